@@ -1,0 +1,7 @@
+"""The prefix cache's bookkeeping: page ids, token ids and metadata, never a tensor.
+
+blocks        who holds which page: the pool's accounting
+radix         pages by the tokens they hold, one tree per namespace
+prefix_cache  what the scheduler sees: match, publish, evict
+namespace     what makes equal tokens different KV
+"""

@@ -1,0 +1,75 @@
+"""A plan for one step, what came of it, and the protocol of whoever carries it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from .request import TokenLogprob
+from .sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class PageCopy:
+    """Copy the KV of the first `tokens` positions of page `src` to page `dst`, before anything else in the step."""
+
+    src: int
+    dst: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRow:
+    """Compute `count >= 1` positions of a sequence from `start` on, reading KV of everything before them.
+
+    The page table `sequence.pages` covers `start + count` positions. `sample` asks for a token after the last of them,
+    which then is the sequence's newest known token.
+    """
+
+    sequence: Sequence
+    start: int
+    count: int
+    sample: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One step. `retired` names sequences (by uid) that ended since the last plan: their runner state can go."""
+
+    step: int
+    rows: tuple[PlannedRow, ...]
+    copies: tuple[PageCopy, ...] = ()
+    retired: tuple[int, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        return sum(row.count for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """What a row brought: a token if it was to sample, log-probabilities if asked for, or why it failed.
+
+    `prompt_logprobs` holds one item for each prompt position `p` with `start < p <= start + count`: the log-probability
+    of prompt token `p`, known once position `p - 1` is computed. A row with `error` set fails its request alone.
+    """
+
+    token: int | None = None
+    logprob: TokenLogprob | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """`rows[i]` belongs to `plan.rows[i]`."""
+
+    rows: tuple[RowResult, ...]
+
+
+class Runner(Protocol):
+    """Carries out plans. Two implementations: the torch runner and the hash model."""
+
+    def run(self, plan: Plan) -> StepResult:
+        """Do the copies, compute every row, sample. Raises only if the whole step is lost."""
+        ...

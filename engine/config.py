@@ -1,0 +1,45 @@
+"""What an engine is started with. Frozen; every `auto` is resolved once, before anything is loaded."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Device = Literal["auto", "cpu", "cuda"]
+DType = Literal["auto", "float32", "bfloat16"]
+
+
+class HashModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The hash model instead of weights. `step_delay` and `token_delay` are slept each step and for each computed token."""
+
+    vocab_size: int = 259
+    step_delay: float = 0.0
+    token_delay: float = 0.0
+    max_model_len: int = 32768
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One engine. None means: choose for me (`resolve` in this file says how).
+
+    `model_dir` is a directory in Hugging Face layout; `hash_model` replaces it. `kv_bytes` bounds the KV pages,
+    `pages` sets their number outright. `max_step_tokens` is the token budget of one step, `max_running` the rows of one.
+    `watermark` is the share of pages kept free at admission. `failpoints` need `test_mode`.
+    """
+
+    model_dir: str | None = None
+    hash_model: HashModelConfig | None = None
+    device: Device = "auto"
+    dtype: DType = "auto"
+    page_size: int = 16
+    pages: int | None = None
+    kv_bytes: int | None = None
+    max_model_len: int | None = None
+    max_running: int = 64
+    max_step_tokens: int = 512
+    watermark: float = 0.01
+    prefix_cache: bool = True
+    threads: int | None = None
+    native_kernels: bool = True
+    test_mode: bool = False
+    failpoints: tuple[str, ...] = ()

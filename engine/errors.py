@@ -1,0 +1,61 @@
+"""Everything the engine raises on purpose.
+
+EngineError
+├── BadRequest          the request can never run here: the client is told why
+├── QueueFull           too much is waiting: try again after `retry_after` seconds
+├── RequestFailure      the request was accepted and then failed; others did not
+│   ├── EngineDied      the engine process ended while the request was in flight
+│   └── DeadlineExceeded
+├── EngineUnavailable   no engine to take it now: starting, restarting or draining
+├── StartError          the engine cannot start as configured
+│   └── ModelError      the model is missing, damaged or not supported
+└── ChannelError        a frame that is not one of ours
+"""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Root of the tree. `str(error)` is one line that is safe to show a client."""
+
+
+class BadRequest(EngineError):
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class QueueFull(EngineError):
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class RequestFailure(EngineError):
+    pass
+
+
+class EngineDied(RequestFailure):
+    pass
+
+
+class DeadlineExceeded(RequestFailure):
+    pass
+
+
+class EngineUnavailable(EngineError):
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class StartError(EngineError):
+    pass
+
+
+class ModelError(StartError):
+    pass
+
+
+class ChannelError(EngineError):
+    pass
