@@ -67,8 +67,27 @@ class StepResult:
     rows: tuple[RowResult, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerInfo:
+    """What a loaded runner is and holds. `model_digest` covers weights, config and tokenizer; sizes are bytes."""
+
+    model_digest: str
+    vocab_size: int
+    max_model_len: int
+    page_size: int
+    pages: int
+    page_bytes: int
+    weight_bytes: int
+    device: str
+    dtype: str
+    attention: str
+
+
 class Runner(Protocol):
     """Carries out plans. Two implementations: the torch runner and the hash model."""
+
+    @property
+    def info(self) -> RunnerInfo: ...
 
     def run(self, plan: Plan) -> StepResult:
         """Do the copies, compute every row, sample. Raises only if the whole step is lost."""

@@ -1,0 +1,147 @@
+"""The gateway's view of an engine: submit a request, read its events, abort it. No torch, no process handling.
+
+`EngineClient` has two implementations: `process.EngineProcess` (a supervised child behind a socket) and the fake in
+`tests/fakes.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from .errors import DeadlineExceeded, EngineDied, RequestFailure
+from .request import (
+    EngineCounters,
+    EngineInfo,
+    GenerationRequest,
+    RequestFailed,
+    RequestStarted,
+    SequenceDelta,
+    StateReport,
+)
+
+StreamEvent = RequestStarted | SequenceDelta
+EngineStatus = Literal["starting", "ready", "restarting", "failed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """Whether the engine makes progress. `heartbeat_age` is in seconds; `detail` is one line for an operator."""
+
+    status: EngineStatus
+    detail: str
+    heartbeat_age: float
+    pid: int | None
+    restarts: int
+
+
+class RequestStream:
+    """The events of one request in order. Iterating ends after every choice has finished, or raises RequestFailure.
+
+    One reader. Events that arrive between two reads are handed over together, so a slow reader costs memory for its
+    own tokens only, and those are bounded by `max_tokens`.
+    """
+
+    __slots__ = ("_abort", "_error", "_events", "_open", "_waiter", "request")
+
+    def __init__(self, request: GenerationRequest, abort: Callable[[str, int | None], None]) -> None:
+        self.request = request
+        self._abort = abort
+        self._events: deque[StreamEvent] = deque()
+        self._open = set(range(request.n))
+        self._error: RequestFailure | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    # -- the client's side: called as frames arrive --------------------------------------------------------------------
+
+    def push(self, event: StreamEvent) -> None:
+        if isinstance(event, SequenceDelta):
+            if event.index not in self._open:
+                return  # a delta that crossed an abort on its way
+            if event.finish is not None:
+                self._open.discard(event.index)
+        self._events.append(event)
+        self._wake()
+
+    def fail(self, error: RequestFailure) -> None:
+        if self._error is None and self._open:
+            self._error = error
+            self._wake()
+
+    def fail_from(self, failed: RequestFailed) -> None:
+        kind = (
+            DeadlineExceeded
+            if failed.kind == "deadline"
+            else EngineDied
+            if failed.kind == "shutting_down"
+            else RequestFailure
+        )
+        self.fail(kind(failed.message))
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # -- the reader's side ---------------------------------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        """Nothing will arrive any more (events may still be waiting to be read)."""
+        return not self._open or self._error is not None
+
+    async def read(self) -> list[StreamEvent]:
+        """Everything that has arrived, waiting for something if nothing has. An empty list is the end."""
+        while not self._events:
+            if self._error is not None:
+                raise self._error
+            if not self._open:
+                return []
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def abort(self, index: int | None = None) -> None:
+        """Stop the request, or one choice of it. Idempotent, does not wait; nothing more of it will be read."""
+        gone = set(self._open) if index is None else self._open & {index}
+        if not gone:
+            return
+        self._open -= gone
+        self._abort(self.request.request_id, None if not self._open else index)
+        self._wake()
+
+
+class EngineClient(Protocol):
+    @property
+    def info(self) -> EngineInfo | None:
+        """None until the engine was ready once."""
+        ...
+
+    @property
+    def counters(self) -> EngineCounters: ...
+
+    @property
+    def health(self) -> EngineHealth: ...
+
+    def submit(self, request: GenerationRequest) -> RequestStream:
+        """Queue a request. Raises QueueFull or EngineUnavailable at once, before anything is sent."""
+        ...
+
+    async def state(self) -> StateReport:
+        """The exact state of the engine. Raises EngineUnavailable."""
+        ...
+
+    def set_failpoint(self, spec: str) -> None:
+        """Test mode only."""
+        ...
+
+    def flush(self) -> None:
+        """Drop every unreferenced cached page."""
+        ...
