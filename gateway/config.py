@@ -1,13 +1,17 @@
-"""Everything an operator can set, in one place: YAML file < environment (`HEADWATER_…`) < flags.
+"""Everything an operator can set, in one place and under one name each.
 
-Read once by `__main__`, frozen, and handed out in parts: nobody below sees the whole.
+A field here is a key of the YAML file, an environment variable (`HEADWATER_MAX_BODY`) and a flag (`--max-body`), in
+rising order of precedence; `options` derives the three from this file. Frozen, and handed out in parts: nobody below
+`__main__` sees the whole.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator, model_validator
 
 
 class _Part(BaseModel):
@@ -41,24 +45,92 @@ class Limits(_Part):
 
 
 class Http(_Part):
-    host: str = "127.0.0.1"
-    port: int = 8000
+    """Where the server listens, who may call it, and how it stops. Times are seconds."""
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 picks a free one")
     api_keys: tuple[str, ...] = Field(
-        (), description="keys that may use the API; none is allowed on loopback only"
+        (), description="key that may use the API (repeatable); without any: loopback only"
     )
+    api_key_file: Path | None = Field(None, description="file with one API key a line; # starts a comment")
     admin_key: str | None = Field(
         None, description="key for /admin; without one /admin answers loopback only"
     )
-    cors_origins: tuple[str, ...] = Field((), description="origins that browsers may call from; '*' is any")
-    drain_delay: float = Field(
-        0.5, description="how long readiness says 503 before work is refused at shutdown"
+    cors_origins: tuple[str, ...] = Field(
+        (), description="origin that browsers may call from (repeatable); '*' is any"
     )
-    drain_timeout: float = Field(30.0, description="how long running requests may finish at shutdown")
-    keepalive_comment: float = Field(15.0, description="an SSE comment after this much silence")
+    drain_delay: float = Field(
+        0.5, ge=0, description="how long readiness says 503 before work is refused at shutdown"
+    )
+    drain_timeout: float = Field(30.0, ge=0, description="how long running requests may finish at shutdown")
+    keepalive_comment: float = Field(15.0, gt=0, description="an SSE comment after this much silence")
+
+    @field_validator("api_keys")
+    @classmethod
+    def _usable(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        for key in keys:
+            if not key.isascii() or not key.isprintable() or not key.strip() or " " in key:
+                raise ValueError("an API key is printable ASCII without blanks")
+        return keys
+
+
+class ModelOptions(_Part):
+    """Which model, and the names it answers to."""
+
+    model_id: str | None = Field(None, description="name the model answers to; default: its own")
+    aliases: tuple[str, ...] = Field((), description="further name it answers to (repeatable)")
+    store: Path = Field(
+        default_factory=lambda: Path.home() / ".cache" / "headwater",
+        description="where pulled and imported models lie",
+    )
+    offline: bool = Field(False, description="never reach for the network; use what is in the store")
+
+
+class EngineOptions(_Part):
+    """How the engine runs. What is left out is chosen to fit the machine and printed at start."""
+
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to compute")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="type of weights and KV")
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of the engine; default: the cores there are"
+    )
+    kv_bytes: ByteSize | None = Field(
+        None, description="memory for KV pages, such as 2GiB; default: from what is free"
+    )
+    pages: int | None = Field(None, ge=2, description="number of KV pages; overrides --kv-bytes")
+    page_size: int = Field(16, ge=1, le=256, description="positions in one KV page")
+    max_model_len: int | None = Field(
+        None, ge=2, description="longest prompt plus answer; default: the model's own"
+    )
+    max_running: int = Field(64, ge=1, le=1024, description="sequences computed together in one step")
+    max_step_tokens: int = Field(
+        512, ge=1, le=65536, description="token budget of one step (chunked prefill)"
+    )
+    prefix_cache: bool = Field(True, description="share the KV of equal prefixes")
+    native_kernels: bool = Field(True, description="use the C kernels on a CPU where a compiler is found")
+    test_mode: bool = Field(False, description="allow failpoints; never for production")
+    failpoints: tuple[str, ...] = Field(
+        (), description="named fault to arm at start (repeatable); needs --test-mode"
+    )
+    hash_step_delay: float = Field(0.0, ge=0, description="hash model: seconds slept in each step")
+    hash_token_delay: float = Field(
+        0.0, ge=0, description="hash model: seconds slept for each computed token"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> EngineOptions:
+        if self.failpoints and not self.test_mode:
+            raise ValueError("failpoints need --test-mode")
+        return self
+
+
+def thread_count(options: EngineOptions) -> int:
+    """CPU threads for the engine: what was asked for, else the cores this process may run on."""
+    return options.threads or len(os.sched_getaffinity(0))
 
 
 class Served(_Part):
-    """The names a model answers to and where its text side lies."""
+    """The names a model answers to and where its text side lies. `created` is in seconds since the epoch."""
 
     model_id: str
     aliases: tuple[str, ...] = ()

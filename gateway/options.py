@@ -1,0 +1,96 @@
+"""One field, three spellings: turns the parts of `config` into flags, environment variables and YAML keys.
+
+`options_of(Part)` makes click options; click itself does the precedence (flag, then `HEADWATER_NAME`, then the YAML file
+as its default map, then the field's default). `read` makes the frozen part from what click collected.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import click
+import yaml
+from pydantic import BaseModel, ByteSize, ValidationError
+from pydantic.fields import FieldInfo
+
+PartT = TypeVar("PartT", bound=BaseModel)
+Command = Callable[..., Any]
+ENVIRONMENT_PREFIX = "HEADWATER_"
+
+
+def options_of(*parts: type[BaseModel]) -> Callable[[Command], Command]:
+    """A decorator that adds one option for each field of the parts, in the order of their definition."""
+
+    def decorate(command: Command) -> Command:
+        for part in reversed(parts):
+            for name, field in reversed(part.model_fields.items()):
+                command = _option(name, field)(command)
+        return command
+
+    return decorate
+
+
+def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
+    flag = "--" + name.replace("_", "-")
+    kind, multiple, toggle = _click_type(field.annotation)
+    default = field.get_default(call_default_factory=True)
+    shown = default not in (None, ()) and not toggle
+    return click.option(
+        f"{flag}/--no-{flag[2:]}" if toggle else flag,
+        name,
+        type=kind,
+        multiple=multiple,
+        default=default,
+        show_default=shown,
+        envvar=ENVIRONMENT_PREFIX + name.upper(),
+        help=field.description,
+    )
+
+
+def _click_type(annotation: Any) -> tuple[click.ParamType | type | None, bool, bool]:
+    """The click type of an annotation, whether it repeats, and whether it is an on/off flag."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        annotation = next(a for a in get_args(annotation) if a is not type(None))
+    if get_origin(annotation) is Literal:
+        return click.Choice(get_args(annotation)), False, False
+    if get_origin(annotation) is tuple:
+        return str, True, False
+    if annotation is bool:
+        return None, False, True
+    if annotation is Path:
+        return click.Path(path_type=Path), False, False
+    if annotation is ByteSize:
+        return str, False, False
+    return annotation, False, False
+
+
+def read(part: type[PartT], values: dict[str, Any]) -> PartT:
+    """The part made of its own fields among `values`. Raises click.UsageError naming the flag that is wrong."""
+    try:
+        return part(**{name: values[name] for name in part.model_fields})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = "--" + str(first["loc"][0]).replace("_", "-") + ": " if first["loc"] else ""
+        raise click.UsageError(where + first["msg"].removeprefix("Value error, ")) from None
+
+
+def read_file(path: Path, known: set[str]) -> dict[str, Any]:
+    """A YAML mapping of option names to values. Raises click.UsageError for anything else, unknown names included."""
+    try:
+        content = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{path}: {error}") from None
+    except yaml.YAMLError as error:
+        raise click.UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise click.UsageError(f"{path}: expected a mapping of option names to values")
+    names = {str(key).replace("-", "_"): value for key, value in content.items()}
+    unknown = sorted(names.keys() - known)
+    if unknown:
+        raise click.UsageError(f"{path}: unknown option {unknown[0]!r}")
+    return names
