@@ -50,7 +50,7 @@ def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
     )
 
 
-def _click_type(annotation: Any) -> tuple[click.ParamType | type | None, bool, bool]:
+def _click_type(annotation: Any) -> tuple[click.ParamType[Any] | type | None, bool, bool]:
     """The click type of an annotation, whether it repeats, and whether it is an on/off flag."""
     if get_origin(annotation) in (Union, types.UnionType):
         annotation = next(a for a in get_args(annotation) if a is not type(None))
