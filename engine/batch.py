@@ -34,7 +34,11 @@ class PlannedRow:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One step. `retired` names sequences (by uid) that ended since the last plan: their runner state can go."""
+    """One step. `retired` names sequences (by uid) that ended or lost their pages since the last plan.
+
+    What a runner keeps for those goes before it looks at the rows: a sequence that was preempted comes back under its
+    uid with all its tokens and other pages, and its runner state is built anew from them.
+    """
 
     step: int
     rows: tuple[PlannedRow, ...]

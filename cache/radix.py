@@ -1,0 +1,182 @@
+"""Pages by the tokens they hold: one tree per namespace, token-exact, a node per page.
+
+A node's key is the tokens of its page; a full page has `page_size` of them and may have children, a shorter key is the
+partially filled tail of a sequence that ended, and a leaf. Siblings are kept in lexicographic order and none is a prefix
+of another, so that one binary search finds the child equal to a run of tokens, or else the one that shares most of it:
+the two neighbours of the place where the run would stand are the only candidates.
+
+The tree knows neither reference counts nor recency limits; `prefix_cache` does.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+Key = tuple[int, ...]
+
+
+class Node:
+    """A page in the tree. `used` is the cache's logical time of last use. Out of the tree, `parent` is None."""
+
+    __slots__ = ("key", "keys", "nodes", "page", "parent", "used")
+
+    def __init__(self, key: Key, page: int, parent: Node | None) -> None:
+        self.key = key
+        self.page = page
+        self.parent = parent
+        self.keys: list[Key] = []  # of the children, sorted
+        self.nodes: list[Node] = []  # the children, in the same order
+        self.used = 0
+
+
+class Root(Node):
+    """The empty prefix of one namespace."""
+
+    __slots__ = ("namespace",)
+
+    def __init__(self, namespace: bytes) -> None:
+        super().__init__((), -1, None)
+        self.namespace = namespace
+
+
+class Walk(NamedTuple):
+    """The longest known prefix: whole pages from the root down, then `shared` tokens of one more page's start."""
+
+    nodes: list[Node]
+    tail: Node | None
+    shared: int
+
+
+class Insertion(NamedTuple):
+    """The node that now stands for the key, and the page of a shorter tail that it took the place of."""
+
+    node: Node
+    displaced: int | None
+
+
+class RadixTree:
+    """`nodes` and `tokens` count what is in all namespaces. Empty namespaces disappear."""
+
+    __slots__ = ("nodes", "page_size", "roots", "tokens")
+
+    def __init__(self, page_size: int) -> None:
+        self.page_size = page_size
+        self.roots: dict[bytes, Root] = {}
+        self.nodes = 0
+        self.tokens = 0
+
+    def walk(self, namespace: bytes, tokens: Sequence[int], limit: int) -> Walk:
+        """The longest prefix of `tokens[:limit]` in the tree. Linear in its length."""
+        found: list[Node] = []
+        node: Node | None = self.roots.get(namespace)
+        if node is None:
+            return Walk(found, None, 0)
+        size = self.page_size
+        start = 0
+        while True:
+            key = tuple(tokens[start : min(start + size, limit)])
+            at = bisect_left(node.keys, key)
+            if len(key) < size or at == len(node.keys) or node.keys[at] != key:
+                return self._tail(found, node, key, at)
+            node = node.nodes[at]
+            found.append(node)
+            start += size
+
+    def _tail(self, found: list[Node], node: Node, key: Key, at: int) -> Walk:
+        best: Node | None = None
+        shared = 0
+        for neighbour in (at - 1, at):
+            if 0 <= neighbour < len(node.keys):
+                common = _common(node.keys[neighbour], key)
+                if common > shared:
+                    best, shared = node.nodes[neighbour], common
+        return Walk(found, best, shared)
+
+    def root(self, namespace: bytes) -> Root:
+        """The root of a namespace, made if need be. Whoever asks inserts below it at once."""
+        root = self.roots.get(namespace)
+        if root is None:
+            root = self.roots[namespace] = Root(namespace)
+        return root
+
+    def insert(self, parent: Node, key: Key, page: int) -> Insertion:
+        """Let `page` stand for `key` below `parent`, unless a page there holds these tokens already.
+
+        A shorter tail that `key` goes on from gives its place up: its page is reported as displaced.
+        """
+        keys = parent.keys
+        at = bisect_left(keys, key)
+        if at < len(keys) and keys[at][: len(key)] == key:
+            return Insertion(parent.nodes[at], None)
+        if at and key[: len(keys[at - 1])] == keys[at - 1]:
+            return self._extend(parent, at - 1, key, page)
+        node = Node(key, page, parent)
+        keys.insert(at, key)
+        parent.nodes.insert(at, node)
+        self.nodes += 1
+        self.tokens += len(key)
+        return Insertion(node, None)
+
+    def _extend(self, parent: Node, at: int, key: Key, page: int) -> Insertion:
+        node = parent.nodes[at]
+        displaced = node.page
+        self.tokens += len(key) - len(node.key)
+        node.key = parent.keys[at] = key
+        node.page = page
+        return Insertion(node, displaced)
+
+    def remove(self, node: Node) -> Node | None:
+        """Take a leaf out. Returns its parent if that is a page that became a leaf itself."""
+        parent = node.parent
+        assert parent is not None, "only a node of the tree can be removed"
+        assert not node.keys, "only a leaf can be removed"
+        at = bisect_left(parent.keys, node.key)
+        del parent.keys[at], parent.nodes[at]
+        node.parent = None
+        self.nodes -= 1
+        self.tokens -= len(node.key)
+        if parent.keys:
+            return None
+        if isinstance(parent, Root):
+            del self.roots[parent.namespace]
+            return None
+        return parent
+
+    def __iter__(self) -> Iterator[Node]:
+        """Every page's node, parents before children."""
+        stack: list[Node] = list(self.roots.values())
+        while stack:
+            node = stack.pop()
+            stack.extend(node.nodes)
+            if not isinstance(node, Root):
+                yield node
+
+    def check(self) -> None:
+        """Assert the shape described at the top of this file and the two counts. Linear in the tree."""
+        for namespace, root in self.roots.items():
+            assert root.namespace == namespace, "a misfiled namespace"
+            assert root.keys, "an empty namespace"
+        nodes = tokens = 0
+        for node in self:
+            nodes += 1
+            tokens += len(node.key)
+            assert 0 < len(node.key) <= self.page_size
+            assert not node.keys or len(node.key) == self.page_size, "a partial page has children"
+        for parent in [*self.roots.values(), *self]:
+            assert parent.keys == [child.key for child in parent.nodes], "keys and nodes disagree"
+            assert all(child.parent is parent for child in parent.nodes), "a child with another parent"
+            for left, right in zip(parent.keys, parent.keys[1:], strict=False):
+                assert left < right, "siblings out of order"
+                assert right[: len(left)] != left, "a sibling goes on from another"
+        assert (nodes, tokens) == (self.nodes, self.tokens), "the tree's counts are stale"
+
+
+def _common(a: Key, b: Key) -> int:
+    length = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        length += 1
+    return length

@@ -1,0 +1,58 @@
+"""The scheduler's own view of what it runs: a request as a group of members, each a sequence, paid for by a tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from cache.prefix_cache import Cursor
+
+from .request import GenerationRequest, TokenLogprob
+from .sequence import Sequence
+
+
+@dataclass(slots=True, eq=False)
+class Tenant:
+    """`served` counts the positions computed for a tenant; the one with least is admitted first."""
+
+    name: str
+    served: int
+    groups: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """One request and the sequences of it that have not ended."""
+
+    request: GenerationRequest
+    tenant: Tenant
+    namespace: bytes | None
+    arrival: float
+    members: list[Member] = field(default_factory=list)
+    started: bool = False
+    failed: bool = False
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Member(Sequence):
+    """A sequence and what the scheduler has to know of it. Lower `uid` arrived earlier.
+
+    `limit` is the length at which it ends. A follower waits with its `leader` until that one has computed `awaited`
+    positions, which they share. `leading` is the mark by which followers find a leader. `copy_source` is a page held
+    until the step that copies from it is over; `in_flight` is set while a step computes a row of this sequence.
+    """
+
+    group: Group
+    cursor: Cursor
+    limit: int
+    preempted: bool = False
+    in_flight: bool = False
+    copy_source: int | None = None
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    leading: Hashable | None = None
+    leader: Member | None = None
+    awaited: int = 0
+    followers: list[Member] = field(default_factory=list)
+    overtaken: int = 0
+    hint: int = 0
+    hint_age: int = -1

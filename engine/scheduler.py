@@ -1,0 +1,739 @@
+"""Which sequences run next, on which pages. A pure state machine over integers.
+
+There is no prefill phase and no decode phase: a sequence has computed fewer positions than it has tokens, and each plan
+lets it catch up under one token budget. Nothing here touches a tensor, a socket, a clock or randomness of its own.
+
+    submit, abort ──▶ plan ──▶ (a runner carries it out) ──▶ commit ──▶ take_events
+
+One plan is in flight at a time: the next is made after `commit` or `fail_step`. Everything else may be called between
+the two; what a step in flight reads or writes stays held until it is over, so a sequence that is aborted meanwhile gives
+its pages back at the commit. That is what a second plan in flight would need as well.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+
+from cache.prefix_cache import Cursor, Match, PrefixCache
+
+from .batch import PageCopy, Plan, PlannedRow, RowResult, StepResult
+from .group import Group, Member, Tenant
+from .request import (
+    EngineCounters,
+    FailureKind,
+    FinishReason,
+    GenerationRequest,
+    RequestFailed,
+    RequestStarted,
+    SequenceDelta,
+    TokenLogprob,
+)
+from .sequence import Status
+from .waiting import WaitingQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """What there is to tell clients since the last time, in order of happening."""
+
+    deltas: tuple[SequenceDelta, ...]
+    started: tuple[RequestStarted, ...]
+    failed: tuple[RequestFailed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """The state counted anew from the structures themselves. `pages_held` are outside the tree: with the free ones and
+    the tree's they make up the pool."""
+
+    counters: EngineCounters
+    pages_held: int
+    tree_nodes: int
+    tree_tokens: int
+    namespaces: int
+
+
+@dataclass(slots=True)
+class _Totals:
+    steps: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    computed_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+    aborted: int = 0
+    failed_checks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Lead:
+    """The first `agreed` tokens are those of `leader`."""
+
+    leader: Member
+    agreed: int
+
+
+@dataclass(slots=True)
+class _Flight:
+    plan: Plan
+    members: list[Member]
+
+
+class Scheduler:
+    """Owns every sequence from `submit` to its end, and every page through its cache.
+
+    `root_key(namespace, adapter)` names the tree a request shares pages in. At least `watermark_pages` stay available
+    when a sequence is admitted while others run, so that those can grow.
+    """
+
+    def __init__(
+        self,
+        *,
+        cache: PrefixCache,
+        max_running: int,
+        max_step_tokens: int,
+        max_model_len: int,
+        watermark_pages: int = 0,
+        clock: Callable[[], float],
+        root_key: Callable[[bytes, bytes], bytes],
+    ) -> None:
+        if not 1 <= max_running <= max_step_tokens:
+            raise ValueError(
+                f"a step of {max_step_tokens} tokens cannot advance {max_running} running sequences"
+            )
+        self.cache = cache
+        self.page_size = cache.page_size
+        self.max_running = max_running
+        self.max_step_tokens = max_step_tokens
+        self.max_length = min(max_model_len, cache.pool.total * cache.page_size)
+        self.watermark_pages = watermark_pages
+        self._clock = clock
+        self._root_key = root_key
+        self._groups: dict[str, Group] = {}
+        self._tenants: dict[str, Tenant] = {}
+        self._waiting = WaitingQueue()
+        self._following = 0
+        self._running: dict[int, Member] = {}  # by uid, in order of admission
+        self._leaders: dict[Hashable, Member] = {}
+        self._deadlines: list[tuple[float, int, Group]] = []
+        self._flight: _Flight | None = None
+        self._retired: list[int] = []
+        self._deltas: list[SequenceDelta] = []
+        self._started: list[RequestStarted] = []
+        self._failed: list[RequestFailed] = []
+        self._totals = _Totals()
+        self._next_uid = 0
+        self._blocked_at = -1  # the cache's `freed` count when somebody last found no room
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._groups) or self._flight is not None
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queue a request. One that can never run fails at once, as an event."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            self._failed.append(RequestFailed(request.request_id, "bad_request", refusal))
+            return
+        group = self._new_group(request)
+        first, *others = group.members
+        self._waiting.add(first)
+        for member in others:
+            self._follow(member, first, first.prompt_len)
+        self._blocked_at = -1
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """End a request, or one choice of it, as its client wishes. Unknown and ended ones are ignored."""
+        group = self._groups.get(request_id)
+        if group is None:
+            return
+        for member in list(group.members):
+            if index is None or member.index == index:
+                self._totals.aborted += 1
+                self._deltas.append(SequenceDelta(request_id, member.index, (), "abort"))
+                self._end(member)
+
+    def fail_request(self, request_id: str, kind: FailureKind, message: str) -> None:
+        """End what is left of a request with a failure. Unknown and ended ones are ignored."""
+        group = self._groups.get(request_id)
+        if group is not None:
+            self._fail(group, kind, message)
+
+    def flush(self) -> None:
+        """Forget every cached page that no sequence needs."""
+        self.cache.flush()
+
+    def take_events(self) -> Events:
+        """What happened since this was called last."""
+        events = Events(tuple(self._deltas), tuple(self._started), tuple(self._failed))
+        self._deltas.clear()
+        self._started.clear()
+        self._failed.clear()
+        return events
+
+    # ---- a step ------------------------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan | None:
+        """The next step, or None if there is nothing to compute now."""
+        if self._flight is not None:
+            raise RuntimeError("the plan in flight has to be committed or failed first")
+        self._fail_overdue()
+        preemptions = self._totals.preemptions
+        self._grow()
+        members: list[Member] = []
+        rows: list[PlannedRow] = []
+        copies: list[PageCopy] = []
+        budget = self._continue_running(members, rows)
+        if self._waiting and (preemptions == self._totals.preemptions or not rows):
+            self._admit_waiting(budget, members, rows, copies)
+        if not rows:
+            return None
+        self._totals.steps += 1
+        plan = Plan(self._totals.steps, tuple(rows), tuple(copies), tuple(self._retired))
+        self._retired.clear()
+        self._flight = _Flight(plan, members)
+        return plan
+
+    def commit(self, plan: Plan, result: StepResult) -> None:
+        """Take in what the step in flight brought. Raises ValueError, and changes nothing, if it is not its result."""
+        if len(result.rows) != len(plan.rows):
+            raise ValueError(f"{len(result.rows)} results for {len(plan.rows)} rows")
+        for member, row, outcome in zip(self._land(plan), plan.rows, result.rows, strict=True):
+            if member.copy_source is not None:
+                self._drop_copy_source(member)
+            self._totals.computed_tokens += row.count
+            if outcome.error is not None:
+                self._fail_row(member, outcome.error)
+                continue
+            if member.status is Status.FINISHED:
+                self._release_late(member, row.count)
+                continue
+            member.computed += row.count
+            self.cache.publish(member.cursor, member.tokens, member.pages, member.computed)
+            if row.count > 1 or member.followers or member.leading is not None:
+                self._lead_on(member)
+            self._take_outcome(member, row, outcome)
+        self._check_idle()
+
+    def fail_step(self, plan: Plan, message: str) -> None:
+        """The step in flight is lost: its requests fail, no others."""
+        members = self._land(plan)
+        for member in members:
+            if member.copy_source is not None:
+                self._drop_copy_source(member)
+            if member.status is not Status.FINISHED:
+                self._fail(member.group, "engine_error", message)
+        for member in members:
+            if member.pages:
+                self._release(member, keep=False)
+        self._check_idle()
+
+    # ---- what is true ------------------------------------------------------------------------------------------------
+
+    def counters(self) -> EngineCounters:
+        """Totals and levels, in O(1)."""
+        return self._counters(
+            len(self._running),
+            len(self._waiting) + self._following,
+            self.cache.pool.free,
+            self.cache.tree_pages,
+        )
+
+    def census(self) -> Census:
+        """The same and more, recounted: linear in everything. For operators and tests."""
+        stats = self.cache.stats
+        in_tree = self.cache.pages_in_tree()
+        held = {page for page in self._held() if page not in in_tree}
+        counters = self._counters(
+            sum(member.status is Status.RUNNING for member in self._members()),
+            sum(member.status is Status.WAITING for member in self._members()),
+            self.cache.pool.total - len(in_tree) - len(held),
+            len(in_tree),
+        )
+        return Census(counters, len(held), stats.nodes, stats.tokens, stats.namespaces)
+
+    def check(self) -> None:
+        """Assert every invariant of the scheduler, its cache and its pool. Linear in everything."""
+        self.cache.check(self._held())
+        running = [member for member in self._members() if member.status is Status.RUNNING]
+        assert {member.uid for member in running} == set(self._running), "running is not what runs"
+        queued = list(self._waiting)
+        following = [member for member in self._members() if member.leader is not None]
+        assert len(queued) == len(self._waiting)
+        assert len(following) == self._following
+        waiting = {member.uid for member in self._members() if member.status is Status.WAITING}
+        assert waiting == {member.uid for member in queued + following}, "a waiting sequence is lost"
+        assert len(waiting) == len(queued) + len(following), "a sequence waits twice"
+        assert len(running) <= self.max_running
+        for member in following:
+            leader = member.leader
+            assert leader is not None
+            assert member in leader.followers, "a leader does not know its follower"
+            assert leader.status is not Status.FINISHED, "an ended sequence is followed"
+            assert leader.computed < member.awaited, "followed in vain"
+        for member in running:
+            self._check_running(member)
+        for mark, member in self._leaders.items():
+            assert member.leading == mark, "a stale mark"
+            assert member.status is Status.RUNNING, "a leader that does not run"
+        tenants = Counter(group.tenant.name for group in self._groups.values())
+        assert tenants == {name: tenant.groups for name, tenant in self._tenants.items()}, "a tenant's count"
+        assert all(group.members for group in self._groups.values()), "an ended request is remembered"
+        assert self.census().counters == self.counters(), "a counter is stale"
+
+    def _check_running(self, member: Member) -> None:
+        size = self.page_size
+        assert 0 <= member.computed < len(member.tokens) <= member.limit or member.limit == member.prompt_len
+        assert len(member.pages) * size >= member.computed
+        assert member.cursor.depth <= member.computed // size, "published before it was computed"
+        in_tree = self.cache.pages_in_tree()
+        for page in member.pages[member.computed // size :]:
+            assert page not in in_tree, "a page still written is in the tree"
+            sharers = sum(page in other.pages for other in self._members() if other.pages)
+            assert sharers == 1, "a page still written is shared"
+
+    def _members(self) -> Iterator[Member]:
+        for group in self._groups.values():
+            yield from group.members
+
+    def _held(self) -> Iterator[int]:
+        """Every page once for each hold a sequence has on it, those only kept for the step in flight included."""
+        for member in self._members():
+            yield from _holds(member)
+        if self._flight is not None:
+            for member in self._flight.members:
+                if member.status is Status.FINISHED:
+                    yield from _holds(member)
+
+    def _counters(self, running: int, waiting: int, free: int, tree: int) -> EngineCounters:
+        totals = self._totals
+        return EngineCounters(
+            steps=totals.steps,
+            running=running,
+            waiting=waiting,
+            pages_total=self.cache.pool.total,
+            pages_free=free,
+            pages_tree=tree,
+            prompt_tokens=totals.prompt_tokens,
+            cached_tokens=totals.cached_tokens,
+            computed_tokens=totals.computed_tokens,
+            generated_tokens=totals.generated_tokens,
+            preemptions=totals.preemptions,
+            evicted_pages=self.cache.evicted,
+            aborted=totals.aborted,
+            failed_checks=totals.failed_checks,
+        )
+
+    def _check_idle(self) -> None:
+        """The one check cheap enough for production: with no request left, all pages are free or in the tree."""
+        cache = self.cache
+        if not self._groups and cache.pool.free + cache.tree_pages != cache.pool.total:
+            self._totals.failed_checks += 1
+
+    # ---- submit: a request becomes a group ---------------------------------------------------------------------------
+
+    def _refusal(self, request: GenerationRequest) -> str | None:
+        length = len(request.prompt)
+        if request.request_id in self._groups:
+            return "a request with this id is being served"
+        if not length:
+            return "the prompt is empty"
+        if request.n < 1:
+            return f"n is {request.n} and has to be at least 1"
+        if request.sampling.max_tokens < 0:
+            return f"max_tokens is {request.sampling.max_tokens} and cannot be negative"
+        if length + min(request.sampling.max_tokens, 1) > self.max_length:
+            return f"the prompt of {length} tokens is too long: prompt and answer share {self.max_length}"
+        return None
+
+    def _new_group(self, request: GenerationRequest) -> Group:
+        tenant = self._tenants.get(request.tenant)
+        if tenant is None:
+            # Whoever comes new, or back, starts level with the least served: no credit for time away.
+            served = min((other.served for other in self._tenants.values()), default=0)
+            tenant = self._tenants[request.tenant] = Tenant(request.tenant, served)
+        tenant.groups += 1
+        namespace = self._root_key(request.namespace, request.adapter) if request.use_cache else None
+        group = Group(request, tenant, namespace, self._clock())
+        group.members.extend(self._new_member(group, index) for index in range(request.n))
+        self._groups[request.request_id] = group
+        if request.deadline is not None:
+            self._remember_deadline(group.arrival + request.deadline, group)
+        return group
+
+    def _new_member(self, group: Group, index: int) -> Member:
+        request = group.request
+        length = len(request.prompt)
+        wants_prompt = index == 0 and request.sampling.prompt_logprobs is not None
+        self._next_uid += 1
+        return Member(
+            uid=self._next_uid,
+            request=request,
+            index=index,
+            tokens=list(request.prompt),
+            prompt_len=length,
+            arrival=group.arrival,
+            group=group,
+            cursor=Cursor(group.namespace),
+            limit=min(length + request.sampling.max_tokens, self.max_length),
+            prompt_logprobs=[None] if wants_prompt else None,
+        )
+
+    def _remember_deadline(self, when: float, group: Group) -> None:
+        if len(self._deadlines) > 64 + 2 * len(self._groups):
+            self._deadlines = [entry for entry in self._deadlines if entry[2].members]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (when, group.members[0].uid, group))
+
+    def _fail_overdue(self) -> None:
+        if not self._deadlines:
+            return
+        now = self._clock()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            group = heapq.heappop(self._deadlines)[2]
+            if group.members:
+                self._fail(group, "deadline", f"not finished within {group.request.deadline:g} s")
+
+    # ---- plan: who runs ----------------------------------------------------------------------------------------------
+
+    def _grow(self) -> None:
+        """Give every running sequence the page its next token needs, at the cost of the cache, then of others."""
+        size = self.page_size
+        for member in list(self._running.values()):
+            while member.status is Status.RUNNING and len(member.tokens) > len(member.pages) * size:
+                pages = self.cache.allocate(1)
+                if pages is not None:
+                    member.pages += pages
+                else:
+                    self._preempt(max(self._running.values(), key=_expendable))
+
+    def _preempt(self, member: Member) -> None:
+        """Take a running sequence's pages. It waits in its old place and computes again what the cache forgets."""
+        self._totals.preemptions += 1
+        self._leave_running(member)
+        self._release(member, keep=False)
+        member.status = Status.WAITING
+        member.preempted = True
+        if member.prompt_logprobs is not None:
+            member.prompt_logprobs = [None]
+        self._waiting.add(member)
+
+    def _continue_running(self, members: list[Member], rows: list[PlannedRow]) -> int:
+        """One token for each that generates, then what is left of the budget for those further behind."""
+        behind: list[Member] = []
+        for member in self._running.values():
+            length = len(member.tokens)
+            if length - member.computed > 1:
+                behind.append(member)
+                continue
+            member.in_flight = True
+            member.group.tenant.served += 1
+            members.append(member)
+            rows.append(PlannedRow(member, length - 1, 1, length < member.limit))
+        budget = self.max_step_tokens - len(rows)
+        for member in behind:
+            if not budget:
+                break
+            budget -= self._add_row(member, budget, members, rows)
+        return budget
+
+    def _add_row(self, member: Member, budget: int, members: list[Member], rows: list[PlannedRow]) -> int:
+        length = len(member.tokens)
+        count = min(length - member.computed, budget)
+        ends = member.computed + count == length
+        member.in_flight = True
+        member.group.tenant.served += count
+        members.append(member)
+        rows.append(PlannedRow(member, member.computed, count, ends and length < member.limit))
+        return count
+
+    def _admit_waiting(
+        self, budget: int, members: list[Member], rows: list[PlannedRow], copies: list[PageCopy]
+    ) -> None:
+        while budget and len(self._running) < self.max_running:
+            if self._running and self._blocked_at == self.cache.freed:
+                return  # no room was found, and nothing was given back since
+            member = self._waiting.next(self._cached)
+            if member is None:
+                return
+            match = self._reuse(member)
+            lead = None if member.preempted else self._lead_over(member, match)
+            if lead is not None:
+                self._unpin(match)
+                self._waiting.remove(member)
+                self._follow(member, lead.leader, lead.agreed)
+                continue
+            if not self._take_pages(member, match, copies):
+                self._blocked_at = self.cache.freed
+                return
+            self._start(member)
+            budget -= self._add_row(member, budget, members, rows)
+
+    def _cached(self, member: Member) -> int:
+        """How much a cache holds of a waiting sequence; asked again only after something was published."""
+        if member.hint_age != self.cache.published:
+            member.hint_age = self.cache.published
+            member.hint = (
+                0 if _reads_nothing(member) else self.cache.peek(member.cursor.namespace, member.tokens)
+            )
+        return member.hint
+
+    def _reuse(self, member: Member) -> Match:
+        """Pin the longest prefix there is: in the tree, or in the pages of a sibling with the same prompt."""
+        if _reads_nothing(member):
+            member.cursor.reset()
+            return Match([], None, 0)
+        match = self.cache.match(member.cursor, member.tokens)
+        share = min(member.prompt_len, len(member.tokens) - 1)
+        if share > match.tokens(self.page_size):
+            for sibling in member.group.members:
+                if sibling.computed >= share and sibling.copy_source is None:
+                    self._unpin(match)
+                    return self._fork(member, sibling, share)
+        return match
+
+    def _fork(self, member: Member, sibling: Member, share: int) -> Match:
+        whole, rest = divmod(share, self.page_size)
+        pages = sibling.pages[:whole]
+        tail = sibling.pages[whole] if rest else None
+        self.cache.share(pages if tail is None else [*pages, tail])
+        member.cursor.reset()
+        return Match(pages, tail, rest)
+
+    def _unpin(self, match: Match) -> None:
+        self.cache.release(match.pages if match.tail is None else [*match.pages, match.tail])
+
+    def _take_pages(self, member: Member, match: Match, copies: list[PageCopy]) -> bool:
+        """Give a sequence pages for all its tokens, those of the match first; or say that there is no room."""
+        need = -(-len(member.tokens) // self.page_size) - len(match.pages)
+        if match.tail is not None and not self._has_room(need):
+            self.cache.release([match.tail])  # the page to copy from may be the one that is missing
+            match = Match(match.pages, None, 0)
+        fresh = self.cache.allocate(need) if self._has_room(need) else None
+        if fresh is None:
+            self._unpin(match)
+            return False
+        member.pages = match.pages + fresh
+        member.computed = match.tokens(self.page_size)
+        if match.tail is not None:
+            member.copy_source = match.tail
+            copies.append(PageCopy(match.tail, fresh[0], match.tail_tokens))
+        return True
+
+    def _has_room(self, pages: int) -> bool:
+        return self.cache.available - pages >= (self.watermark_pages if self._running else 0)
+
+    def _start(self, member: Member) -> None:
+        self._waiting.admit(member)
+        member.status = Status.RUNNING
+        self._running[member.uid] = member
+        group = member.group
+        if not group.started:
+            group.started = True
+            self._totals.prompt_tokens += member.prompt_len
+            self._totals.cached_tokens += member.computed
+            queued = self._clock() - group.arrival
+            self._started.append(RequestStarted(group.request.request_id, member.computed, queued))
+        self._lead(member)
+
+    # ---- single flight: one computes a prefix, the others wait for it ------------------------------------------------
+
+    def _lead_over(self, member: Member, match: Match) -> _Lead | None:
+        """Whoever computes right now what this sequence lacks of its prefix, and up to where the two agree."""
+        for sibling in member.group.members:
+            if sibling.status is Status.RUNNING and sibling.computed < sibling.prompt_len - 1:
+                return _Lead(sibling, sibling.prompt_len)
+        if _reads_nothing(member):
+            return None
+        mark = self._mark(member, match.tokens(self.page_size), len(member.tokens) - 1)
+        leader = None if mark is None else self._leaders.get(mark)
+        if leader is None:
+            return None
+        size = self.page_size
+        agreed = (member.cursor.depth + 1) * size
+        while agreed + size < len(member.tokens) and (
+            member.tokens[agreed : agreed + size] == leader.tokens[agreed : agreed + size]
+        ):
+            agreed += size
+        return _Lead(leader, agreed)
+
+    def _mark(self, member: Member, computed: int, length: int) -> Hashable | None:
+        """Names the page a sequence computes next: the tree's node above it and its tokens. None if nobody can share
+        that: it is not wholly in the first `length` tokens, or what is above it is not in the tree."""
+        cursor = member.cursor
+        start = cursor.depth * self.page_size
+        if cursor.namespace is None or not self.cache.enabled or start + self.page_size > length:
+            return None
+        if computed // self.page_size != cursor.depth:
+            return None
+        return (cursor.node or cursor.namespace, tuple(member.tokens[start : start + self.page_size]))
+
+    def _lead(self, member: Member) -> None:
+        mark = self._mark(member, member.computed, len(member.tokens))
+        if mark is not None and self._leaders.setdefault(mark, member) is member:
+            member.leading = mark
+
+    def _lead_on(self, member: Member) -> None:
+        """After a chunk: mark the next page, and let go whoever has got what it waited for."""
+        self._stop_leading(member)
+        if member.computed < len(member.tokens):
+            self._lead(member)
+        self._let_go([follower for follower in member.followers if follower.awaited <= member.computed])
+
+    def _stop_leading(self, member: Member) -> None:
+        if member.leading is not None:
+            del self._leaders[member.leading]
+            member.leading = None
+
+    def _follow(self, member: Member, leader: Member, awaited: int) -> None:
+        member.leader = leader
+        member.awaited = awaited
+        leader.followers.append(member)
+        self._following += 1
+
+    def _unfollow(self, member: Member, leader: Member) -> None:
+        leader.followers.remove(member)
+        member.leader = None
+        self._following -= 1
+
+    def _let_go(self, followers: list[Member]) -> None:
+        for follower in followers:
+            if follower.leader is not None:
+                self._unfollow(follower, follower.leader)
+                self._waiting.add(follower)
+                self._blocked_at = -1
+
+    # ---- commit: what a row brought ----------------------------------------------------------------------------------
+
+    def _land(self, plan: Plan) -> list[Member]:
+        if self._flight is None or self._flight.plan is not plan:
+            raise ValueError("this plan is not in flight")
+        members = self._flight.members
+        self._flight = None
+        for member in members:
+            member.in_flight = False
+        return members
+
+    def _take_outcome(self, member: Member, row: PlannedRow, outcome: RowResult) -> None:
+        if member.prompt_logprobs is not None and outcome.prompt_logprobs is not None:
+            member.prompt_logprobs += outcome.prompt_logprobs
+        if row.sample:
+            if outcome.token is None:
+                self._fail_row(member, "the model gave no token")
+                return
+            member.tokens.append(outcome.token)
+            self._totals.generated_tokens += 1
+            self._tell(member, (outcome.token,), outcome.logprob, self._finish_reason(member, outcome.token))
+        elif member.computed == len(member.tokens):
+            self._tell(member, (), None, "length")  # nothing but the prompt was asked for
+
+    def _finish_reason(self, member: Member, token: int) -> FinishReason | None:
+        sampling = member.request.sampling
+        if token in sampling.stop_token_ids and member.generated > sampling.min_tokens:
+            return "stop"
+        return "length" if len(member.tokens) >= member.limit else None
+
+    def _tell(
+        self,
+        member: Member,
+        tokens: tuple[int, ...],
+        logprob: TokenLogprob | None,
+        finish: FinishReason | None,
+    ) -> None:
+        prompt = None
+        if member.prompt_logprobs is not None:
+            prompt = tuple(member.prompt_logprobs)
+            member.prompt_logprobs = None
+        logprobs = None if logprob is None else (logprob,)
+        self._deltas.append(
+            SequenceDelta(member.request.request_id, member.index, tokens, finish, logprobs, prompt)
+        )
+        if finish is not None:
+            self._end(member)
+
+    # ---- the end of a sequence ---------------------------------------------------------------------------------------
+
+    def _fail_row(self, member: Member, message: str) -> None:
+        if member.status is not Status.FINISHED:
+            self._fail(member.group, "engine_error", message)
+        elif member.pages:
+            self._release(member, keep=False)
+
+    def _release_late(self, member: Member, count: int) -> None:
+        """After the step that computed `count` positions for a sequence that ended meanwhile."""
+        if member.pages:
+            member.computed += count
+            self._release(member, keep=not member.group.failed)
+
+    def _fail(self, group: Group, kind: FailureKind, message: str) -> None:
+        group.failed = True
+        self._failed.append(RequestFailed(group.request.request_id, kind, message))
+        for member in list(group.members):
+            self._end(member)
+
+    def _end(self, member: Member) -> None:
+        """The one way out, for a finish, an abort and a failure alike."""
+        if member.status is Status.RUNNING:
+            self._leave_running(member)
+        elif member.leader is not None:
+            self._unfollow(member, member.leader)
+        else:
+            self._waiting.remove(member)
+        member.status = Status.FINISHED
+        self._let_go(list(member.followers))
+        self._leave_group(member)
+        if member.pages and not member.in_flight:
+            self._release(member, keep=not member.group.failed)
+
+    def _leave_running(self, member: Member) -> None:
+        del self._running[member.uid]
+        self._stop_leading(member)
+        self._let_go(list(member.followers))
+
+    def _leave_group(self, member: Member) -> None:
+        group = member.group
+        group.members.remove(member)
+        if group.members:
+            return
+        del self._groups[group.request.request_id]
+        group.tenant.groups -= 1
+        if not group.tenant.groups:
+            del self._tenants[group.tenant.name]
+
+    def _release(self, member: Member, *, keep: bool = True) -> None:
+        """Give all pages back; with `keep` what they hold stays findable. The runner's state is given up with them."""
+        if keep:
+            self.cache.publish_tail(member.cursor, member.tokens, member.pages, member.computed)
+        if member.copy_source is not None:
+            self._drop_copy_source(member)
+        self.cache.release(member.pages)
+        self._retired.append(member.uid)
+        member.cursor.reset()
+        member.pages = []
+        member.computed = 0
+
+    def _drop_copy_source(self, member: Member) -> None:
+        if member.copy_source is not None:
+            self.cache.release([member.copy_source])
+            member.copy_source = None
+
+
+def _expendable(member: Member) -> tuple[int, int]:
+    """What is preempted first: the lowest priority, then the newest."""
+    return member.request.priority, member.uid
+
+
+def _reads_nothing(member: Member) -> bool:
+    """Log-probabilities of the prompt have to be computed, so what is cached of it is of no use."""
+    return member.prompt_logprobs is not None
+
+
+def _holds(member: Member) -> Iterator[int]:
+    yield from member.pages
+    if member.copy_source is not None:
+        yield member.copy_source
