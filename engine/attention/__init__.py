@@ -1,0 +1,6 @@
+"""Attention over paged keys and values.
+
+base    the protocol
+torch   the reference, for any device
+native  C kernels, for the CPU
+"""

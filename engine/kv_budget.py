@@ -1,0 +1,55 @@
+"""How many KV pages to make, decided once at start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from .config import EngineConfig
+from .errors import StartError
+
+_CPU_MOST = 4 * 2**30
+_CPU_SHARE = 0.2
+_CUDA_SHARE = 0.85
+_HARD_SHARE = 0.8  # what one full-length sequence may take where the shares above are too small for it
+
+
+def page_count(config: EngineConfig, *, page_bytes: int, max_model_len: int, device: torch.device) -> int:
+    """`pages` if set, else what `kv_bytes` holds, else a share of the memory that is available after the weights.
+
+    One sequence of `max_model_len` must fit: the automatic share is raised to that where memory allows, and StartError
+    says what to change where it does not.
+    """
+    least = -(-max_model_len // config.page_size)
+    if config.pages is not None:
+        pages = config.pages
+    elif config.kv_bytes is not None:
+        pages = config.kv_bytes // page_bytes
+    else:
+        pages = _automatic(least, page_bytes, available_memory(device), device)
+    if pages < least:
+        raise StartError(
+            f"{pages} KV pages of {config.page_size} tokens cannot hold one sequence of max_model_len {max_model_len}: "
+            f"lower max_model_len to {pages * config.page_size} or raise the KV memory to {least * page_bytes} bytes"
+        )
+    return pages
+
+
+def available_memory(device: torch.device) -> int:
+    """Bytes that could be allocated on the device now, on Linux."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free)
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise StartError("/proc/meminfo does not say how much memory is available: set kv_bytes or pages")
+
+
+def _automatic(least: int, page_bytes: int, available: int, device: torch.device) -> int:
+    if device.type == "cuda":
+        budget = int(available * _CUDA_SHARE)
+    else:
+        budget = min(_CPU_MOST, int(available * _CPU_SHARE))
+    return max(budget // page_bytes, min(least, int(available * _HARD_SHARE) // page_bytes))

@@ -1,0 +1,57 @@
+"""The arithmetic of a decoder apart from attention, as one protocol with a torch and a native implementation.
+
+Letters: T tokens, N and M widths. `x` is float32 or bfloat16; sums run in float32 and results are rounded once.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+class Layers(Protocol):
+    """Implementations: `TorchLayers` here, for any device, and `native.layers.NativeLayers` for the CPU."""
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """x [T, N] times weight [M, N] transposed, plus bias [M] -> [T, M]."""
+        ...
+
+    def logits(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The head: like `linear`, but the result is float32."""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x / sqrt(mean(x^2) + eps) * weight over the last dimension: [T, N] (https://arxiv.org/abs/1910.07467)."""
+        ...
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Add x [T, N] to `residual` in place and return the norm of the sum."""
+        ...
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """silu of the first half of each row times the second half: [T, 2N] -> [T, N]."""
+        ...
+
+
+class TorchLayers:
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return functional.linear(x, weight, bias)
+
+    def logits(self, x: Tensor, weight: Tensor) -> Tensor:
+        return functional.linear(x, weight).float()
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        wide = x.float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        return (wide * scale * weight.float()).to(x.dtype)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        residual.add_(x)
+        return self.rms_norm(residual, weight, eps)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.float().chunk(2, dim=-1)
+        return (functional.silu(gate) * up).to(gate_up.dtype)

@@ -1,0 +1,181 @@
+"""Carries out plans on a torch device: plan to tensors, forward, sample."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .attention.base import Attention
+from .attention.torch import TorchAttention
+from .batch import Plan, PlannedRow, RowResult, RunnerInfo, StepResult
+from .config import EngineConfig
+from .errors import StartError
+from .kv_budget import page_count
+from .kv_pool import KVPool, page_bytes
+from .layers import Layers, TorchLayers
+from .logprobs import token_logprobs
+from .models.config import DecoderConfig
+from .models.decoder import Decoder
+from .models.families import read_model_config
+from .models.parameters import load_parameters, stored_dtype
+from .request import TokenLogprob
+from .sampler import NOT_FINITE, Sampler
+from .step_inputs import step_inputs
+from .weights import Checkpoint
+
+_PROMPT_LOGITS_AT_ONCE = (
+    64  # bounds the float32 logits [rows, V] of a prompt whose log-probabilities are wanted
+)
+
+
+class TorchRunner:
+    """A loaded model, its KV pages and its sampler. Implements `batch.Runner`. Not thread-safe: one caller."""
+
+    def __init__(
+        self, *, info: RunnerInfo, decoder: Decoder, pool: KVPool, inverse_frequencies: Tensor
+    ) -> None:
+        self._info = info
+        self._decoder = decoder
+        self._pool = pool
+        self._inverse_frequencies = inverse_frequencies
+        self._sampler = Sampler()
+
+    @classmethod
+    def load(cls, config: EngineConfig) -> TorchRunner:
+        """Load `config.model_dir`. Raises StartError or ModelError with one line that says what to change."""
+        if config.model_dir is None:
+            raise StartError("no model directory is configured")
+        directory = Path(config.model_dir)
+        torch.set_num_threads(_threads(config))
+        device = _device(config)
+        model = read_model_config(directory / "config.json")
+        max_model_len = _max_model_len(config, model)
+        with Checkpoint(directory) as checkpoint:
+            dtype = _dtype(config, model, checkpoint)
+            parameters = load_parameters(model, checkpoint, dtype=dtype, device=device)
+            digest = checkpoint.digest()
+        size = page_bytes(model, page_size=config.page_size, dtype=dtype)
+        pages = page_count(config, page_bytes=size, max_model_len=max_model_len, device=device)
+        attention, layers = _backends(config)
+        return cls(
+            info=RunnerInfo(
+                model_digest=digest,
+                vocab_size=model.vocab_size,
+                max_model_len=max_model_len,
+                page_size=config.page_size,
+                pages=pages,
+                page_bytes=size,
+                weight_bytes=parameters.bytes,
+                device=str(device),
+                dtype=str(dtype).removeprefix("torch."),
+                attention=attention.name,
+            ),
+            decoder=Decoder(model, parameters, layers=layers, attention=attention),
+            pool=KVPool(model, pages=pages, page_size=config.page_size, dtype=dtype, device=device),
+            inverse_frequencies=model.rope.inverse_frequencies(model.head_dim).to(device),
+        )
+
+    @property
+    def info(self) -> RunnerInfo:
+        return self._info
+
+    @torch.inference_mode()
+    def run(self, plan: Plan) -> StepResult:
+        """Copy pages, compute every row, sample. A row whose logits are not finite fails alone."""
+        self._sampler.forget(plan.retired)
+        self._pool.copy(plan.copies)
+        if not plan.rows:
+            return StepResult(())
+        inputs = step_inputs(
+            plan.rows, page_size=self._info.page_size, inverse_frequencies=self._inverse_frequencies
+        )
+        hidden = self._decoder.hidden(inputs, self._pool)
+        results = self._sample(plan.rows, hidden)
+        for index, (row, first) in enumerate(_with_first_token(plan.rows)):
+            if (wanted := _prompt_tokens(row)) and results[index].error is None:
+                results[index] = self._with_prompt_logprobs(
+                    results[index], row, wanted, hidden[first : first + len(wanted)]
+                )
+        return StepResult(tuple(results))
+
+    def _sample(self, rows: tuple[PlannedRow, ...], hidden: Tensor) -> list[RowResult]:
+        results = [RowResult()] * len(rows)
+        sampled = [
+            (index, row.sequence, first + row.count - 1)
+            for index, (row, first) in enumerate(_with_first_token(rows))
+            if row.sample
+        ]
+        if not sampled:
+            return results
+        last = torch.tensor([token for _, _, token in sampled], device=hidden.device)
+        logits = self._decoder.logits(hidden[last])
+        drawn = self._sampler.sample(logits, [sequence for _, sequence, _ in sampled])
+        for (index, _, _), result in zip(sampled, drawn, strict=True):
+            results[index] = result
+        return results
+
+    def _with_prompt_logprobs(
+        self, result: RowResult, row: PlannedRow, wanted: list[int], hidden: Tensor
+    ) -> RowResult:
+        """`wanted` are the prompt tokens that the hidden states [len(wanted), E] predict."""
+        top = row.sequence.request.sampling.prompt_logprobs or 0
+        found: list[TokenLogprob] = []
+        for start in range(0, len(wanted), _PROMPT_LOGITS_AT_ONCE):
+            part = slice(start, start + _PROMPT_LOGITS_AT_ONCE)
+            logits = self._decoder.logits(hidden[part])
+            if not logits.isfinite().all():
+                return RowResult(error=NOT_FINITE)
+            found += token_logprobs(logits, wanted[part], [top] * len(wanted[part]))
+        return RowResult(token=result.token, logprob=result.logprob, prompt_logprobs=tuple(found))
+
+
+def _with_first_token(rows: tuple[PlannedRow, ...]) -> Iterator[tuple[PlannedRow, int]]:
+    """Each row with the place of its first token in the step."""
+    first = 0
+    for row in rows:
+        yield row, first
+        first += row.count
+
+
+def _prompt_tokens(row: PlannedRow) -> list[int]:
+    """The prompt tokens whose log-probabilities this row must bring. Choices after the first share the first's."""
+    sequence = row.sequence
+    if sequence.request.sampling.prompt_logprobs is None or sequence.index != 0:
+        return []
+    return sequence.tokens[row.start + 1 : min(row.start + row.count + 1, sequence.prompt_len)]
+
+
+def _threads(config: EngineConfig) -> int:
+    return config.threads or len(os.sched_getaffinity(0))
+
+
+def _max_model_len(config: EngineConfig, model: DecoderConfig) -> int:
+    if config.max_model_len is None:
+        return model.max_positions
+    if config.max_model_len > model.max_positions:
+        raise StartError(
+            f"max_model_len {config.max_model_len} is more than the model's own {model.max_positions} positions"
+        )
+    return config.max_model_len
+
+
+def _device(config: EngineConfig) -> torch.device:
+    has_cuda = torch.cuda.is_available()
+    if config.device == "cuda" and not has_cuda:
+        raise StartError("device cuda is configured, but torch finds no CUDA device")
+    return torch.device("cuda" if has_cuda and config.device != "cpu" else "cpu")
+
+
+def _dtype(config: EngineConfig, model: DecoderConfig, checkpoint: Checkpoint) -> torch.dtype:
+    """float32 models stay float32; half-precision ones run in bfloat16."""
+    if config.dtype != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
+    return torch.float32 if stored_dtype(model, checkpoint) == "float32" else torch.bfloat16
+
+
+def _backends(config: EngineConfig) -> tuple[Attention, Layers]:
+    return TorchAttention(), TorchLayers()
