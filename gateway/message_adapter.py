@@ -1,0 +1,182 @@
+"""Chat messages said in words that a template has.
+
+What a template can do is found out by trying it, not by reading it, with one exception: a branch for `developer` is
+looked for in its source, because a template that writes any role's name would seem to have one.
+
+* null or missing content is the empty string; text parts are joined with nothing between them.
+* `developer` is `system` where the template has no branch for it.
+* System messages are joined by a blank line into one at the start where the template takes none elsewhere, and into the
+  first user message where it takes none at all.
+* JSON strings of call arguments become objects, which is what templates expect.
+* For a template without tools a call is `<tool_call>`, a line of JSON with name and arguments, `</tool_call>` at the end
+  of the assistant's text, and a run of results is a user message of `<tool_response>` blocks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .template_sandbox import Message, TemplateError, TemplateSandbox, to_json
+
+_ROLES = {"system", "developer", "user", "assistant", "tool"}
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a template was seen to do."""
+
+    system: bool
+    """Shows a system message at the start."""
+    late_system: bool
+    """Shows system messages anywhere, in their place."""
+    developer: bool
+    """Tells `developer` from other roles."""
+    text_content: bool
+    """Takes content as a string (if not: as a list of parts)."""
+    tools: bool
+    """Shows calls in the history, and their results."""
+
+
+class MessageAdapter:
+    """Immutable."""
+
+    def __init__(self, sandbox: TemplateSandbox) -> None:
+        self.can = _probe(sandbox)
+
+    def adapt(self, messages: Sequence[Message]) -> list[Message]:
+        """New messages; the given ones are not changed. Raises TemplateError for an unknown role and for content
+        that is not text."""
+        if not messages:
+            raise TemplateError("there are no messages")
+        adapted = [self._normal(message) for message in messages]
+        if not self.can.tools:
+            adapted = list(_without_tools(adapted))
+        if not self.can.late_system and any(m["role"] == "system" for m in adapted):
+            adapted = _gather_system(adapted, own_message=self.can.system)
+        return adapted if self.can.text_content else [_with_parts(m) for m in adapted]
+
+    def _normal(self, message: Message) -> Message:
+        role = message.get("role")
+        # templates build special tokens out of roles, so only these may pass
+        if role not in _ROLES:
+            raise TemplateError(f"unknown role {role!r}")
+        if role == "developer" and not self.can.developer:
+            role = "system"
+        normal = {**message, "role": role, "content": _flat(message.get("content"))}
+        if calls := normal.pop("tool_calls", None):
+            normal["tool_calls"] = [_with_object_arguments(call) for call in calls]
+        return normal
+
+
+def _probe(sandbox: TemplateSandbox) -> Abilities:
+    text_content = _shows(sandbox, [_say("user", "qfirst")], "qfirst") or not _shows(
+        sandbox, [_with_parts(_say("user", "qfirst"))], "qfirst"
+    )
+
+    def shows(messages: Sequence[Message], *marks: str) -> bool:
+        return _shows(sandbox, messages if text_content else [_with_parts(m) for m in messages], *marks)
+
+    early = [_say("system", "qsystem"), _say("user", "qfirst")]
+    late = [*early, _say("assistant", "qlast"), _say("system", "qlate"), _say("user", "qmore")]
+    function = {"name": "qname", "arguments": {"qkey": "qvalue"}}
+    called = [
+        _say("user", "qfirst"),
+        {
+            **_say("assistant", ""),
+            "tool_calls": [{"id": "call00001", "type": "function", "function": function}],
+        },
+        {**_say("tool", "qresult"), "tool_call_id": "call00001", "name": "qname"},
+        _say("assistant", "qlast"),
+        _say("user", "qmore"),
+    ]
+    return Abilities(
+        system=shows(early, "qsystem", "qfirst"),
+        late_system=shows(late, "qsystem", "qfirst", "qlast", "qlate", "qmore"),
+        developer=re.search(r"""["']developer["']""", sandbox.source) is not None,
+        text_content=text_content,
+        tools=shows(called, "qfirst", "qname", "qvalue", "qresult", "qlast"),
+    )
+
+
+def _shows(sandbox: TemplateSandbox, messages: Sequence[Message], *marks: str) -> bool:
+    """Whether the template renders these messages with all the marks, in order."""
+    try:
+        text = sandbox.render(messages, add_generation_prompt=True)
+    except TemplateError:
+        return False
+    return re.search(".*".join(marks), text, re.DOTALL) is not None
+
+
+def _say(role: str, content: str) -> Message:
+    return {"role": role, "content": content}
+
+
+def _flat(content: object) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise TemplateError("this model takes only text as content")
+    return "".join(text for text in texts if text)
+
+
+def _with_parts(message: Message) -> Message:
+    return {**message, "content": [{"type": "text", "text": message["content"]}]}
+
+
+def _with_object_arguments(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    arguments = function.get("arguments") or "{}"
+    if isinstance(arguments, str):
+        try:
+            parsed = json.loads(arguments)
+        except ValueError:
+            parsed = None
+        if isinstance(parsed, dict):  # what a model wrote need not be JSON
+            arguments = parsed
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _without_tools(messages: Iterable[Message]) -> Iterator[Message]:
+    results: list[str] = []
+    for message in messages:
+        if message["role"] == "tool":
+            results.append(f"<tool_response>\n{message['content']}\n</tool_response>")
+            continue
+        if results:
+            yield _say("user", "\n".join(results))
+            results = []
+        yield _calls_as_text(message)
+    if results:
+        yield _say("user", "\n".join(results))
+
+
+def _calls_as_text(message: Message) -> Message:
+    calls = [
+        to_json({"name": call["function"]["name"], "arguments": call["function"]["arguments"]})
+        for call in message.get("tool_calls", ())
+    ]
+    text = [message["content"]] if message["content"] or not calls else []
+    text += [f"<tool_call>\n{call}\n</tool_call>" for call in calls]
+    return {key: value for key, value in message.items() if key != "tool_calls"} | {
+        "content": "\n".join(text)
+    }
+
+
+def _gather_system(messages: Sequence[Message], *, own_message: bool) -> list[Message]:
+    system = "\n\n".join(m["content"] for m in messages if m["role"] == "system")
+    others = [m for m in messages if m["role"] != "system"]
+    if own_message:
+        return [_say("system", system), *others]
+    first = next((i for i, m in enumerate(others) if m["role"] == "user"), None)
+    if first is None:
+        return [_say("user", system), *others]
+    joined = {**others[first], "content": f"{system}\n\n{others[first]['content']}"}
+    return [*others[:first], joined, *others[first + 1 :]]
