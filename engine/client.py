@@ -24,7 +24,8 @@ from .request import (
 )
 
 StreamEvent = RequestStarted | SequenceDelta
-EngineStatus = Literal["starting", "ready", "restarting", "failed", "stopped"]
+EngineStatus = Literal["starting", "ready", "unresponsive", "restarting", "failed", "stopped"]
+"""Requests are taken when `ready` only. `unresponsive`: no heartbeat for a while, open streams may still go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class RequestStream:
     def abort(self, index: int | None = None) -> None:
         """Stop the request, or one choice of it. Idempotent, does not wait; nothing more of it will be read."""
         gone = set(self._open) if index is None else self._open & {index}
-        if not gone:
+        if not gone or self._error is not None:
             return
         self._open -= gone
         self._abort(self.request.request_id, None if not self._open else index)
@@ -131,7 +132,7 @@ class EngineClient(Protocol):
     def health(self) -> EngineHealth: ...
 
     def submit(self, request: GenerationRequest) -> RequestStream:
-        """Queue a request. Raises QueueFull or EngineUnavailable at once, before anything is sent."""
+        """Queue a request. Raises BadRequest, QueueFull or EngineUnavailable at once, before anything is sent."""
         ...
 
     async def state(self) -> StateReport:

@@ -26,9 +26,12 @@ class BadRequest(EngineError):
 
 
 class QueueFull(EngineError):
-    def __init__(self, message: str, *, retry_after: float) -> None:
+    """`tenant`: this tenant's own share is full, others may still submit."""
+
+    def __init__(self, message: str, *, retry_after: float, tenant: bool = False) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.tenant = tenant
 
 
 class RequestFailure(EngineError):
