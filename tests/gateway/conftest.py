@@ -1,12 +1,19 @@
-"""Fixtures for the text side of the gateway."""
+"""Fixtures of the gateway. In all its tests a blocking call on the event loop is an error."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
 import pytest
+from blockbuster import BlockBuster, blockbuster_ctx
 
 from engine.model_store.store import LocalModel
 from gateway.tokenizer import Tokenizer
+from tests.fakes import FakeEngine
 from tests.gateway import toys
+from tests.gateway.live import Gateway, Start, running, settings
 
 KINDS = ("hash", "byte_level", "legacy", "metaspace")
 
@@ -44,3 +51,25 @@ def tokenizer(request: pytest.FixtureRequest, tokenizers_by_kind: dict[str, Toke
 @pytest.fixture(scope="session")
 def demo_tokenizer(demo_model: LocalModel) -> Tokenizer:
     return Tokenizer.load(demo_model.path)
+
+
+@pytest.fixture(autouse=True)
+def no_blocking_calls() -> Iterator[BlockBuster]:
+    with blockbuster_ctx() as blockbuster:
+        yield blockbuster
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Start a gateway with settings of the test's own: `start(engine, http={…}, limits={…}, served={…})`."""
+    async with AsyncExitStack() as stack:
+
+        async def start_(engine: FakeEngine | None = None, **parts: dict[str, Any]) -> Gateway:
+            return await stack.enter_async_context(running(engine or FakeEngine(), *settings(**parts)))
+
+        yield start_
+
+
+@pytest.fixture
+async def gateway(start: Start) -> Gateway:
+    return await start()

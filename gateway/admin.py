@@ -1,0 +1,85 @@
+"""For the operator: the exact state of everything, a flush of the cache, and failpoints in test mode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import orjson
+from aiohttp import web
+
+from engine.client import EngineClient
+
+from .admission import Admission
+from .body import read_json
+from .config import Limits
+from .desk import Desk
+from .health import Health
+from .openai.fields import Wire, parse
+
+
+class FailpointRequest(Wire):
+    spec: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admin:
+    engine: EngineClient
+    admission: Admission
+    desk: Desk
+    health: Health
+    limits: Limits
+    test_mode: bool
+
+    async def state(self, request: web.Request) -> web.Response:
+        """Raises EngineUnavailable when the engine cannot be asked."""
+        report = await self.engine.state()
+        health, info, counters = self.engine.health, self.engine.info, report.counters
+        body = {
+            "status": self.health.status(),
+            "test_mode": self.test_mode,
+            "gateway": {
+                "requests_open": self.desk.open,
+                "requests_queued": self.admission.requests,
+                "tokens_queued": self.admission.tokens,
+                "rejected": dict(self.admission.rejected),
+                "limits": {
+                    "requests": self.limits.max_queued_requests,
+                    "tokens": self.limits.max_queued_tokens,
+                    "tenant_requests": self.limits.max_tenant_queued,
+                    "connections": self.limits.max_connections,
+                },
+            },
+            "engine": {
+                "status": health.status,
+                "detail": health.detail,
+                "pid": health.pid,
+                "restarts": health.restarts,
+                "heartbeat_age": health.heartbeat_age,
+                "running": counters.running,
+                "waiting": counters.waiting,
+                "pages": {
+                    "total": counters.pages_total,
+                    "free": counters.pages_free,
+                    "tree": counters.pages_tree,
+                    "held": report.pages_held,
+                },
+                "report": msgspec.to_builtins(report),
+                "info": msgspec.to_builtins(info),
+            },
+        }
+        return _json(body)
+
+    async def flush(self, request: web.Request) -> web.Response:
+        self.engine.flush()
+        return _json({"status": "ok"})
+
+    async def set_failpoint(self, request: web.Request) -> web.Response:
+        """Routed in test mode only."""
+        asked = parse(FailpointRequest, await read_json(request, self.limits), {})
+        self.engine.set_failpoint(asked.spec)
+        return _json({"status": "ok"})
+
+
+def _json(body: dict[str, object]) -> web.Response:
+    return web.Response(body=orjson.dumps(body), content_type="application/json")

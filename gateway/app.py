@@ -1,0 +1,140 @@
+"""The composition root: every part is made here, once, and handed what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from aiohttp import web
+
+from engine.client import EngineClient
+
+from .admin import Admin
+from .admission import Admission
+from .auth import Access, Keyring
+from .browsers import BrowserPolicy
+from .chat_template import ChatTemplate
+from .config import Http, Limits, Served
+from .desk import Desk
+from .docs import Docs
+from .health import Health
+from .lifecycle import Lifecycle
+from .metrics import Metrics
+from .middleware import Doorkeeper, Observer
+from .model import TextModel
+from .openai.answer import Answerer
+from .openai.chat import ChatCompletions
+from .openai.completions import Completions
+from .openai.models import Models
+from .openai.tokenize import Tokenization
+from .prompts import Prompts
+from .routes import Route, RouteTable
+from .tokenizer import Tokenizer
+from .version import VERSION
+
+DESK = web.AppKey("desk", Desk)
+LIFECYCLE = web.AppKey("lifecycle", Lifecycle)
+ADMISSION = web.AppKey("admission", Admission)
+
+CleanupContext = Callable[[web.Application], AsyncIterator[None]]
+
+
+def create_app(
+    *,
+    engine: EngineClient,
+    served: Served,
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    http: Http,
+    limits: Limits,
+    contexts: Sequence[CleanupContext] = (),
+) -> web.Application:
+    """The application, not yet running.
+
+    `contexts` are run around it, in order, before its own: starting and stopping the engine is the caller's business.
+    """
+    model = TextModel(served, tokenizer, template)
+    admission = Admission(limits)
+    lifecycle = Lifecycle()
+    metrics = Metrics(model.id, engine, admission)
+    desk = Desk(engine, tokenizer, admission, metrics)
+    prompts = Prompts(model)
+    answerer = Answerer(desk, http, limits)
+    health = Health(engine, lifecycle, admission, limits)
+    keyring = Keyring(http.api_keys, http.admin_key)
+    browsers = BrowserPolicy(http.cors_origins, http.host, guarded=keyring.open)
+
+    app = web.Application(client_max_size=limits.max_body)
+    routes = RouteTable(
+        app,
+        [
+            *_openai(
+                ChatCompletions(model, prompts, answerer, limits),
+                Completions(model, prompts, answerer, limits),
+                Models(model, engine),
+                Tokenization(model, prompts, engine, limits),
+            ),
+            *_operations(health, metrics, Docs(VERSION)),
+            *_admin(Admin(engine, admission, desk, health, limits, served.test_mode)),
+        ],
+    )
+    observer = Observer(routes, browsers, metrics)
+    doorkeeper = Doorkeeper(keyring, routes, lifecycle, limits.request_timeout)
+    app.middlewares.extend([observer.observe, doorkeeper.admit])
+    app.on_response_prepare.append(observer.add_headers)
+    app.cleanup_ctx.extend([*contexts, _closing(prompts)])
+    app[DESK] = desk
+    app[LIFECYCLE] = lifecycle
+    app[ADMISSION] = admission
+    return app
+
+
+def _openai(
+    chat: ChatCompletions, completions: Completions, models: Models, tokenization: Tokenization
+) -> list[Route]:
+    return [
+        Route("POST", "/v1/chat/completions", chat.handle, work=True),
+        Route("POST", "/v1/completions", completions.handle, work=True),
+        Route("GET", "/v1/models", models.list),
+        Route("GET", "/v1/models/{model:.+}", models.retrieve),  # model ids may contain slashes
+        *(
+            route
+            for prefix in ("", "/v1")  # vLLM has them at the root, its clients look in both places
+            for route in (
+                Route("POST", f"{prefix}/tokenize", tokenization.tokenize, work=True),
+                Route("POST", f"{prefix}/detokenize", tokenization.detokenize, work=True),
+            )
+        ),
+    ]
+
+
+def _operations(health: Health, metrics: Metrics, docs: Docs) -> list[Route]:
+    async def scrape(request: web.Request) -> web.Response:
+        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return web.Response(body=metrics.render(), headers=headers)
+
+    return [
+        Route("GET", "/health/live", health.live, Access.PUBLIC),
+        Route("GET", "/health/ready", health.ready, Access.PUBLIC),
+        Route("GET", "/version", health.show_version),
+        Route("GET", "/metrics", scrape),
+        Route("GET", "/docs", docs.page),
+        Route("GET", "/openapi.json", docs.openapi),
+    ]
+
+
+def _admin(admin: Admin) -> list[Route]:
+    routes = [
+        Route("GET", "/admin/state", admin.state, Access.ADMIN),
+        Route("POST", "/admin/flush", admin.flush, Access.ADMIN),
+    ]
+    if admin.test_mode:
+        routes.append(Route("POST", "/admin/failpoints", admin.set_failpoint, Access.ADMIN))
+    return routes
+
+
+def _closing(prompts: Prompts) -> CleanupContext:
+    async def context(app: web.Application) -> AsyncIterator[None]:
+        yield
+        prompts.close()
+
+    return context

@@ -1,0 +1,55 @@
+"""Reading a JSON request body: bounded in size and time, strict in form."""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+from aiohttp import web
+
+from .config import Limits
+from .errors import ApiError, InvalidRequest
+
+
+async def read_json(request: web.Request, limits: Limits) -> dict[str, object]:
+    """The body as an object. Raises ApiError 400, 408, 413 or 415.
+
+    RFC 8259 and nothing more: no NaN or Infinity, no lone surrogates, UTF-8 only, at most 1024 levels deep. Of repeated
+    keys the last one counts.
+    """
+    _check_headers(request, limits)
+    try:
+        async with asyncio.timeout(limits.body_timeout):
+            raw = await request.read()
+    except TimeoutError:
+        raise ApiError(
+            408,
+            f"The request body did not arrive within {limits.body_timeout:g} seconds.",
+            code="request_timeout",
+            headers={"Connection": "close"},
+        ) from None
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        # The parser's own words end in a position and never quote the body.
+        raise InvalidRequest(
+            f"We could not parse the JSON body of your request: {error.msg} (byte {error.pos}).",
+            code="invalid_json",
+        ) from None
+    if not isinstance(body, dict):
+        raise InvalidRequest("The body must be a JSON object.", code="invalid_type")
+    return body
+
+
+def _check_headers(request: web.Request, limits: Limits) -> None:
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise ApiError(415, "Compressed request bodies are not accepted.", code="unsupported_media_type")
+    content_type = request.headers.get("Content-Type", "application/json").partition(";")[0].strip().lower()
+    if content_type.startswith(("multipart/", "application/x-www-form-urlencoded")):
+        raise ApiError(
+            415, "The body must be JSON (Content-Type: application/json).", code="unsupported_media_type"
+        )
+    if (request.content_length or 0) > limits.max_body:
+        raise ApiError(
+            413, f"The request body is larger than {limits.max_body} bytes.", code="request_too_large"
+        )

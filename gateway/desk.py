@@ -1,0 +1,130 @@
+"""Where requests are handed to the engine: limits, deadline, tenant, and the list of what is in flight.
+
+The desk owns every open `Generation`: it counts the queue, feeds the metrics when one ends, and can end all of them when
+the server stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+from engine.client import EngineClient
+from engine.errors import DeadlineExceeded, RequestFailure
+from engine.request import EngineInfo, GenerationRequest, SamplingParams
+
+from .admission import Admission, Place
+from .caller import Caller
+from .errors import Overloaded
+from .generation import Generation, TextOptions, Usage
+from .metrics import Metrics
+from .tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One prompt to answer."""
+
+    prompt: list[int]
+    sampling: SamplingParams
+    text: TextOptions
+    n: int
+    cache_salt: str | None
+    priority: int
+
+
+class Desk:
+    def __init__(
+        self, engine: EngineClient, tokenizer: Tokenizer, admission: Admission, metrics: Metrics
+    ) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._admission = admission
+        self._metrics = metrics
+        self._open: set[Generation] = set()
+
+    @property
+    def open(self) -> int:
+        """Requests submitted and not ended."""
+        return len(self._open)
+
+    def info(self) -> EngineInfo:
+        """What the engine is. Raises Overloaded while it cannot take a request: decided before any other work."""
+        health = self._engine.health
+        info = self._engine.info
+        if info is None or health.status != "ready":
+            raise Overloaded(f"The engine is {health.status}.", code=f"engine_{health.status}")
+        return info
+
+    @contextmanager
+    def place(self, caller: Caller, requests: int) -> Iterator[Place]:
+        """A place in the queue for the time until the work has started. Raises Overloaded."""
+        with self._admission.enter(caller.tenant.id, requests) as place:
+            yield place
+
+    @asynccontextmanager
+    async def submit(
+        self, caller: Caller, place: Place, jobs: Sequence[Job]
+    ) -> AsyncIterator[list[Generation]]:
+        """Hand the jobs to the engine; leaving the context aborts whatever of them still runs.
+
+        Raises Overloaded or QueueFull before anything is sent for a single job, DeadlineExceeded when the caller's time
+        is up at any point inside.
+        """
+        place.weigh(sum(len(job.prompt) for job in jobs))
+        open_: list[Generation] = []
+        try:
+            async with asyncio.timeout_at(caller.deadline):
+                for job in jobs:
+                    open_.append(self._start(caller, place, job))  # noqa: PERF401 - a failure must find the earlier ones here
+                yield open_
+        except TimeoutError:
+            raise DeadlineExceeded("The request did not finish before its deadline.") from None
+        finally:
+            for generation in open_:
+                self._end(generation)
+
+    def stop_all(self, error: RequestFailure) -> None:
+        """Every request in flight ends with `error`."""
+        for generation in self._open:
+            generation.fail(error)
+
+    def _start(self, caller: Caller, place: Place, job: Job) -> Generation:
+        request = GenerationRequest(
+            request_id=uuid.uuid4().hex,
+            prompt=job.prompt,
+            sampling=job.sampling,
+            n=job.n,
+            tenant=caller.tenant.id,
+            namespace=caller.tenant.namespace(job.cache_salt),
+            priority=job.priority,
+            deadline=max(caller.remaining(), 0.0),
+            # scoring a prompt needs every position computed
+            use_cache=job.sampling.prompt_logprobs is None,
+        )
+        stream = self._engine.submit(request)
+        generation = Generation(stream, self._tokenizer, job.text, _leave_queue(place))
+        self._open.add(generation)
+        return generation
+
+    def _end(self, generation: Generation) -> None:
+        generation.close()
+        self._open.discard(generation)
+        self._metrics.generation_ended(generation)
+
+
+def _leave_queue(place: Place) -> Callable[[Generation], None]:
+    def started(generation: Generation) -> None:
+        place.release(1, len(generation.prompt))
+
+    return started
+
+
+def total(generations: Sequence[Generation]) -> Usage:
+    usage = generations[0].usage
+    for generation in generations[1:]:
+        usage += generation.usage
+    return usage

@@ -1,0 +1,166 @@
+"""What the server offers, described by itself: `/openapi.json`, and `/docs` as one page that loads nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from .openai.chat import ChatRequest
+from .openai.completions import CompletionRequest
+from .openai.fields import Wire
+from .openai.tokenize import DetokenizeRequest, TokenizeRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    method: str
+    path: str
+    summary: str
+    body: type[Wire] | None = None
+
+
+OPERATIONS = (
+    Operation("POST", "/v1/chat/completions", "Answer a conversation, whole or streamed.", ChatRequest),
+    Operation("POST", "/v1/completions", "Continue a text, or score one.", CompletionRequest),
+    Operation("GET", "/v1/models", "The names this server answers to."),
+    Operation("GET", "/v1/models/{model}", "One of them; ids may contain slashes."),
+    Operation("POST", "/v1/tokenize", "Token ids of a prompt or a conversation.", TokenizeRequest),
+    Operation("POST", "/v1/detokenize", "The text of token ids.", DetokenizeRequest),
+    Operation("GET", "/health/live", "The process answers. Needs no key."),
+    Operation("GET", "/health/ready", "The server takes work (200) or does not (503). Needs no key."),
+    Operation("GET", "/version", "The server's version."),
+    Operation("GET", "/metrics", "Figures for Prometheus."),
+    Operation("GET", "/admin/state", "The exact state of queue, engine and cache. Needs the admin key."),
+    Operation("POST", "/admin/flush", "Forget every cached prefix. Needs the admin key."),
+)
+
+
+class Docs:
+    """Both documents are made once."""
+
+    def __init__(self, version: str) -> None:
+        document = _document(version)
+        self._json = orjson.dumps(document, option=orjson.OPT_INDENT_2)
+        self._page = _page(document).encode()
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._json, content_type="application/json")
+
+    async def page(self, request: web.Request) -> web.Response:
+        return web.Response(
+            body=self._page,
+            content_type="text/html",
+            charset="utf-8",
+            headers={"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"},
+        )
+
+
+def _document(version: str) -> dict[str, Any]:
+    schemas: dict[str, Any] = {"Error": _ERROR}
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Headwater", "version": version},
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"key": []}],
+    }
+
+
+def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
+    error = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
+    entry: dict[str, Any] = {
+        "summary": operation.summary,
+        "responses": {
+            "200": {"description": "Done."},
+            "default": {"description": "What went wrong.", **error},
+        },
+    }
+    if "{" in operation.path:
+        entry["parameters"] = [
+            {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+        ]
+    if operation.body is not None:
+        schema = operation.body.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(schema.pop("$defs", {}))
+        schemas[operation.body.__name__] = schema
+        reference = {"$ref": f"#/components/schemas/{operation.body.__name__}"}
+        entry["requestBody"] = {"required": True, "content": {"application/json": {"schema": reference}}}
+    return entry
+
+
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+
+_STYLE = """
+body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1b1f24}
+h2{margin:2rem 0 .2rem;font:600 1rem ui-monospace,monospace}table{border-collapse:collapse;width:100%}
+td{border-top:1px solid #ddd;padding:.25rem .5rem;vertical-align:top}td:first-child,td:nth-child(2){font-family:ui-monospace,monospace}
+"""
+
+
+def _page(document: dict[str, Any]) -> str:
+    parts = [
+        "<!doctype html><html lang=en><meta charset=utf-8><title>Headwater API</title>",
+        f"<style>{_STYLE}</style><h1>Headwater {escape(document['info']['version'])}</h1>",
+        "<p>The machine-readable form of this page is at <code>/openapi.json</code>.</p>",
+    ]
+    for operation in OPERATIONS:
+        parts.append(
+            f"<h2>{operation.method} {escape(operation.path)}</h2><p>{escape(operation.summary)}</p>"
+        )
+        if operation.body is not None:
+            parts.append(_fields(document["components"]["schemas"][operation.body.__name__]))
+    return "".join(parts)
+
+
+def _fields(schema: dict[str, Any]) -> str:
+    required = set(schema.get("required", ()))
+    rows = []
+    for name, field in schema["properties"].items():
+        note = "required" if name in required else f"default {field.get('default')!r}"
+        limits = _limits(field)
+        text = escape(", ".join(filter(None, (note, limits, field.get("description", "")))))
+        rows.append(f"<tr><td>{escape(name)}<td>{escape(_type(field))}<td>{text}")
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _type(field: dict[str, Any]) -> str:
+    if "anyOf" in field:
+        return " | ".join(_type(option) for option in field["anyOf"] if option.get("type") != "null")
+    if field.get("type") == "array":
+        return f"[{_type(field.get('items', {}))}]"
+    return str(field.get("type") or field.get("$ref", "any").rpartition("/")[2])
+
+
+def _limits(field: dict[str, Any]) -> str:
+    signs = (
+        ("minimum", "≥"),
+        ("exclusiveMinimum", ">"),
+        ("maximum", "≤"),
+        ("exclusiveMaximum", "<"),
+    )
+    return ", ".join(f"{sign} {field[name]}" for name, sign in signs if name in field)

@@ -1,0 +1,313 @@
+"""From the engine's events to pieces of text: the one way up, for every endpoint, streamed or not.
+
+Ids become whole characters, stop strings are cut, log-probabilities stay beside the text they belong to, and everything
+the metrics and the usage want to know is noted on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from engine.client import RequestStream, StreamEvent
+from engine.errors import RequestFailure
+from engine.request import RequestStarted, SequenceDelta, TokenLogprob
+
+from .detokenizer import Detokenizer
+from .stops import StopSearch
+from .tokenizer import Tokenizer
+
+Finish = Literal["stop", "length"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextOptions:
+    """What of an answer is wanted, and when its text ends.
+
+    `ids` and `logprobs` ask for the details of every token. `discard` is for a prompt that is only scored: the one token
+    the engine makes besides is neither counted nor shown.
+    """
+
+    stops: tuple[str, ...] = ()
+    include_stop: bool = False
+    min_tokens: int = 0
+    logprobs: bool = False
+    prompt_logprobs: bool = False
+    ids: bool = False
+    continues_prompt: bool = False
+    discard: bool = False
+
+
+class TokenDetail(msgspec.Struct, frozen=True):
+    """A token that has been counted: `offset` is where its text begins in the answer, in characters."""
+
+    id: int
+    offset: int
+    logprob: TokenLogprob | None
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """What became certain of one choice at once. `finish` is set on its last piece. `details` only when asked for."""
+
+    index: int
+    text: str
+    details: tuple[TokenDetail, ...] = ()
+    finish: Finish | None = None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """One whole choice."""
+
+    index: int
+    text: str
+    details: tuple[TokenDetail, ...]
+    finish: Finish
+
+
+@dataclass(slots=True)
+class Timing:
+    """When things happened to a request, by the event loop's clock; 0 is not yet."""
+
+    submitted: float
+    started: float = 0.0
+    first_token: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request. The prompt counts once however many choices there are."""
+
+    prompt: int
+    completion: int
+    cached: int
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt + other.prompt, self.completion + other.completion, self.cached + other.cached
+        )
+
+    def wire(self) -> dict[str, object]:
+        return {
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.completion,
+            "total_tokens": self.prompt + self.completion,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
+        }
+
+
+class Choice:
+    """The text of one sequence as it grows."""
+
+    __slots__ = (
+        "_detokenizer",
+        "_offset",
+        "_options",
+        "_pending",
+        "_stops",
+        "finish",
+        "index",
+        "last_token",
+        "tokens",
+    )
+
+    def __init__(self, index: int, tokenizer: Tokenizer, options: TextOptions, stops: StopSearch) -> None:
+        self.index = index
+        self.tokens = 0
+        self.last_token = 0.0
+        self.finish: Finish | None = None
+        self._options = options
+        self._detokenizer = Detokenizer(tokenizer, continues=options.continues_prompt)
+        self._stops = stops.fresh()
+        self._pending: list[TokenDetail] = []
+        self._offset = 0
+
+    def push(self, delta: SequenceDelta, *, detail: bool) -> Piece | None:
+        """Add a step's tokens. None when nothing became certain."""
+        if self._options.discard:
+            self.finish = "length"
+            return self._piece("")
+        text = ""
+        last = len(delta.tokens) - 1
+        for position, token in enumerate(delta.tokens):
+            self.tokens += 1
+            if position == last and delta.finish == "stop":
+                break  # the token that ended the sequence is counted and not shown
+            offset = self._offset
+            text += self._show((token,))
+            if detail:
+                logprob = delta.logprobs[position] if delta.logprobs else None
+                self._pending.append(TokenDetail(token, offset, logprob))
+            if self.finish is not None:
+                return self._piece(text)
+        if delta.finish is not None:
+            text += self._end("stop" if delta.finish == "stop" else "length")
+        if text or self.finish is not None:
+            return self._piece(text)
+        return None
+
+    def _show(self, tokens: tuple[int, ...]) -> str:
+        text = self._detokenizer.push(tokens)
+        self._offset += len(text)
+        return self._search(text)
+
+    def _search(self, text: str) -> str:
+        if self.tokens <= self._options.min_tokens:
+            return text  # a stop string may not end what a stop token may not
+        text = self._stops.push(text)
+        if self._stops.stopped:
+            self.finish = "stop"
+        return text
+
+    def _end(self, finish: Finish) -> str:
+        text = self._search(self._detokenizer.flush())
+        if self.finish is None:
+            text += self._stops.flush()
+            self.finish = "stop" if self._stops.stopped else finish
+        return text
+
+    def _piece(self, text: str) -> Piece:
+        details = tuple(self._pending)
+        self._pending.clear()
+        return Piece(self.index, text, details, self.finish)
+
+
+class Generation:
+    """One request on its way. One reader, by `read` (pieces as they come) or `collect` (whole answers).
+
+    `on_started` is called once, when the prompt leaves the queue. Leave with `close`, which aborts what still runs.
+    """
+
+    def __init__(
+        self,
+        stream: RequestStream,
+        tokenizer: Tokenizer,
+        options: TextOptions,
+        on_started: Callable[[Generation], None],
+    ) -> None:
+        self._stream = stream
+        self._options = options
+        self._detail = options.logprobs or options.ids
+        self._on_started = on_started
+        self._now = asyncio.get_running_loop().time
+        stops = StopSearch(options.stops, include=options.include_stop)
+        self.choices = [Choice(i, tokenizer, options, stops) for i in range(stream.request.n)]
+        self.timing = Timing(submitted=self._now())
+        self.gaps: list[float] = []
+        self.cached = 0
+        self.prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+        self._held: list[SequenceDelta] = []
+        self._failure = RequestFailure("the engine ended the request without an answer")
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(
+            len(self._stream.request.prompt), sum(choice.tokens for choice in self.choices), self.cached
+        )
+
+    @property
+    def prompt(self) -> list[int]:
+        return self._stream.request.prompt
+
+    async def read(self) -> list[Piece]:
+        """What has arrived since the last call; waits for something. Empty: the end. Raises RequestFailure."""
+        while True:
+            events = await self._stream.read()
+            if not events:
+                self._check_complete()
+                return []
+            pieces = self._take(events)
+            if pieces:
+                return pieces
+
+    async def collect(self) -> list[Answer]:
+        """Every choice, whole. Raises RequestFailure."""
+        parts: list[list[Piece]] = [[] for _ in self.choices]
+        while pieces := await self.read():
+            for piece in pieces:
+                parts[piece.index].append(piece)
+        return [_join(choice) for choice in parts]
+
+    def fail(self, error: RequestFailure) -> None:
+        """End it from the server's side: the engine gets an abort, its reader `error`."""
+        self._failure = error
+        self._stream.abort()
+
+    def close(self) -> None:
+        """Abort whatever still runs. Idempotent."""
+        self._stream.abort()
+
+    # -- events to pieces ----------------------------------------------------------------------------------------------
+
+    def _take(self, events: Iterable[StreamEvent]) -> list[Piece]:
+        now = self._now()
+        pieces: list[Piece] = []
+        for event in events:
+            if isinstance(event, RequestStarted):
+                self._start(event, now)
+                continue
+            if event.finish == "abort":
+                raise RequestFailure("the engine gave the request up")
+            for delta in self._in_order(event):
+                choice = self.choices[delta.index]
+                if choice.finish is not None:
+                    continue  # tokens that crossed our abort on their way
+                self._note_time(choice, now)
+                piece = choice.push(delta, detail=self._detail)
+                if piece is not None:
+                    pieces.append(piece)
+                    if piece.finish is not None and delta.finish is None:
+                        self._stream.abort(delta.index)
+        return pieces
+
+    def _start(self, event: RequestStarted, now: float) -> None:
+        if self.timing.started:
+            return  # preempted and started again: what counts is the first time
+        self.timing.started = now
+        self.cached = event.cached_tokens
+        self._on_started(self)
+
+    def _note_time(self, choice: Choice, now: float) -> None:
+        if choice.last_token:
+            self.gaps.append(now - choice.last_token)
+        elif not self.timing.first_token:
+            self.timing.first_token = now
+        choice.last_token = now
+
+    def _in_order(self, delta: SequenceDelta) -> list[SequenceDelta]:
+        """An echoed prompt comes first: with `prompt_logprobs` nothing passes before they are here."""
+        if not self._options.prompt_logprobs or self.prompt_logprobs is not None:
+            return [delta]
+        self._held.append(delta)
+        if delta.prompt_logprobs is None:
+            return []
+        self.prompt_logprobs = delta.prompt_logprobs
+        held, self._held = self._held, []
+        return held
+
+    def _check_complete(self) -> None:
+        """The stream ended: so must every choice have, or somebody ended it early."""
+        if any(choice.finish is None for choice in self.choices):
+            raise self._failure
+
+
+def _join(pieces: list[Piece]) -> Answer:
+    details = tuple(detail for piece in pieces for detail in piece.details)
+    finish: Finish = "stop" if pieces[-1].finish == "stop" else "length"
+    return Answer(pieces[-1].index, "".join([piece.text for piece in pieces]), details, finish)
+
+
+async def together(work: list[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run all to the end; the first failure ends the others and is raised alone."""
+    if len(work) == 1:
+        return [await work[0]]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(part) for part in work]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]

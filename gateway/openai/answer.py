@@ -1,0 +1,113 @@
+"""Answering a request once its prompts are known: whole or streamed, the same for chat and completions.
+
+What differs between the endpoints is how an answer is written; that is a `Writer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiohttp import web
+
+from ..admission import Place
+from ..caller import Caller
+from ..config import Http, Limits
+from ..desk import Desk, Job, total
+from ..errors import explain
+from ..generation import Answer, Generation, Piece, Usage, together
+from ..sse import DONE, EventStream
+
+FIRST_EVENT_PATIENCE = 1.0
+"""A stream's headers wait this long for a first sign of life, so that an early failure still gets its own status; then
+they go out, so that a client's own timeout sees that somebody is there."""
+
+
+class Writer(Protocol):
+    """Two implementations: `chat.ChatWriter` and `completions.CompletionWriter`.
+
+    `first` is the index of a generation's first choice. Bytes are whole server-sent events, or a JSON document.
+    """
+
+    def head(self, first: int, generation: Generation) -> bytes: ...
+
+    def pieces(self, first: int, generation: Generation, pieces: Sequence[Piece]) -> bytes: ...
+
+    def tail(self, usage: Usage) -> bytes: ...
+
+    def whole(self, generations: Sequence[Generation], answers: Sequence[Sequence[Answer]]) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answerer:
+    """Runs jobs on the desk and writes their answers into a response."""
+
+    desk: Desk
+    http: Http
+    limits: Limits
+
+    async def whole(
+        self, caller: Caller, place: Place, jobs: Sequence[Job], writer: Writer
+    ) -> web.StreamResponse:
+        async with self.desk.submit(caller, place, jobs) as generations:
+            answers = await together([generation.collect() for generation in generations])
+        return web.Response(body=writer.whole(generations, answers), content_type="application/json")
+
+    async def streamed(
+        self, request: web.Request, caller: Caller, place: Place, jobs: Sequence[Job], writer: Writer
+    ) -> web.StreamResponse:
+        async with EventStream(
+            request, silence=self.http.keepalive_comment, patience=self.limits.write_timeout
+        ) as events:
+            async with (
+                _told_in_band(events, caller.request_id),
+                self.desk.submit(caller, place, jobs) as generations,
+            ):
+                early = await _first_sign(generations[0])
+                await events.open()
+                await together(
+                    [
+                        _pump(events, writer, job.n * i, generation, early if i == 0 else [])
+                        for i, (job, generation) in enumerate(zip(jobs, generations, strict=True))
+                    ]
+                )
+                await events.send(writer.tail(total(generations)) + DONE)
+            return events.response
+
+
+async def _pump(
+    events: EventStream, writer: Writer, first: int, generation: Generation, pieces: list[Piece]
+) -> None:
+    head = writer.head(first, generation)
+    if head:
+        await events.send(head)
+    while pieces or (pieces := await generation.read()):
+        frames = writer.pieces(first, generation, pieces)
+        if frames:
+            await events.send(frames)
+        pieces = []
+
+
+async def _first_sign(generation: Generation) -> list[Piece]:
+    """The first pieces, or none after a while: then whatever comes next comes in the stream."""
+    try:
+        async with asyncio.timeout(FIRST_EVENT_PATIENCE):
+            return await generation.read()
+    except TimeoutError:
+        return []
+
+
+@asynccontextmanager
+async def _told_in_band(events: EventStream, request_id: str) -> AsyncIterator[None]:
+    """Once the headers are out, a failure is an event of the stream instead of a status."""
+    try:
+        yield
+    except ConnectionError:
+        raise  # nobody is there to be told
+    except Exception as error:
+        if not events.opened:
+            raise
+        await events.fail(explain(error, request_id))

@@ -1,0 +1,276 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import orjson
+from aiohttp import web
+from pydantic import Field, WithJsonSchema
+
+from engine.request import EngineInfo
+
+from ..body import read_json
+from ..caller import CALLER
+from ..config import Limits
+from ..desk import Job, total
+from ..errors import InvalidRequest, unsupported
+from ..generation import Answer, Generation, Piece, TextOptions, TokenDetail, Usage
+from ..model import TextModel
+from ..prompts import Prompts, Spelled, check_fits
+from .answer import Answerer
+from .fields import parse, wrong_type
+from .logprobs import CompletionLogprobs
+from .sampling import NOT_SERVED_ANYWHERE, SamplingFields
+
+DEFAULT_MAX_TOKENS = 16
+NOT_SERVED = NOT_SERVED_ANYWHERE | {"suffix": "the model cannot fill in the middle"}
+
+_STRINGS = {"type": "array", "items": {"type": "string"}}
+_IDS = {"type": "array", "items": {"type": "integer"}}
+PromptField = Annotated[
+    object, WithJsonSchema({"anyOf": [{"type": "string"}, _STRINGS, _IDS, {"type": "array", "items": _IDS}]})
+]
+Prompt = str | list[int]
+
+
+class CompletionRequest(SamplingFields):
+    prompt: PromptField
+    max_tokens: int = Field(DEFAULT_MAX_TOKENS, ge=0)
+    echo: bool = False
+    logprobs: int | None = Field(None, ge=0, le=5)
+    best_of: int | None = Field(None, ge=1)
+
+    def check(self, limits: Limits) -> None:
+        super().check(limits)
+        if self.best_of is not None and self.best_of != self.n:
+            raise unsupported("best_of", "only a value equal to 'n' is served")
+
+    @property
+    def scores_prompt(self) -> bool:
+        return self.echo and self.logprobs is not None
+
+
+def read_prompts(value: object, limits: Limits) -> list[Prompt]:
+    """The four forms of `prompt` as a list of texts or token ids. Raises InvalidRequest."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise wrong_type("prompt", "a string, an array of strings or token ids", value)
+    if not value:
+        raise InvalidRequest("Invalid 'prompt': empty array.", param="prompt", code="empty_array")
+    if _is_ids(value):
+        return [value]
+    if len(value) > limits.max_prompts:
+        raise InvalidRequest(
+            f"Invalid 'prompt': at most {limits.max_prompts} prompts, but got {len(value)}.",
+            param="prompt",
+            code="array_above_max_length",
+        )
+    first = value[0]
+    for i, item in enumerate(value):
+        if isinstance(item, str) and isinstance(first, str):
+            continue
+        if not (isinstance(item, list) and isinstance(first, list) and _is_ids(item)):
+            raise wrong_type(
+                f"prompt[{i}]", "what the first item is: all strings, or all arrays of token ids", item
+            )
+        if not item:
+            raise InvalidRequest(
+                f"Invalid 'prompt[{i}]': empty array.", param=f"prompt[{i}]", code="empty_array"
+            )
+    return value
+
+
+def _is_ids(value: list[object]) -> bool:
+    return all(type(item) is int for item in value)
+
+
+@dataclass(frozen=True, slots=True)
+class Completions:
+    model: TextModel
+    prompts: Prompts
+    answerer: Answerer
+    limits: Limits
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        caller = request[CALLER]
+        asked = parse(CompletionRequest, await read_json(request, self.limits), NOT_SERVED)
+        self.model.check_name(asked.model)
+        asked.check(self.limits)
+        texts = read_prompts(asked.prompt, self.limits)
+        stops = asked.stops(self.limits)
+        info = self.answerer.desk.info()
+        with self.answerer.desk.place(caller, len(texts)) as place:
+            jobs = [self._job(asked, await self._ids(text, info), stops, info) for text in texts]
+            echoes = [await self.prompts.spell(job.prompt) for job in jobs] if asked.echo else []
+            writer = CompletionWriter(
+                asked, self.model, echoes, created=caller.created, fingerprint=info.model_digest[:12]
+            )
+            if asked.stream:
+                return await self.answerer.streamed(request, caller, place, jobs, writer)
+            return await self.answerer.whole(caller, place, jobs, writer)
+
+    async def _ids(self, prompt: Prompt, info: EngineInfo) -> list[int]:
+        if isinstance(prompt, str):
+            return await self.prompts.text(prompt, info.max_model_len)
+        check_fits(len(prompt), info.max_model_len, param="prompt")
+        self.prompts.check_ids(prompt, param="prompt")
+        return prompt
+
+    def _job(
+        self, asked: CompletionRequest, prompt: list[int], stops: tuple[str, ...], info: EngineInfo
+    ) -> Job:
+        left = info.max_model_len - len(prompt)
+        given = "max_tokens" in asked.model_fields_set
+        max_tokens = asked.max_tokens if given else min(asked.max_tokens, left)
+        check_fits(len(prompt), info.max_model_len, param="prompt", completion=max_tokens)
+        return Job(
+            prompt=prompt,
+            sampling=asked.params(
+                self.model.tokenizer,
+                max_tokens=max(max_tokens, 1),
+                logprobs=asked.logprobs,
+                prompt_logprobs=asked.logprobs if asked.echo else None,
+            ),
+            text=TextOptions(
+                stops=stops,
+                include_stop=asked.include_stop_str_in_output,
+                min_tokens=asked.min_tokens,
+                logprobs=asked.logprobs is not None,
+                prompt_logprobs=asked.scores_prompt,
+                ids=asked.return_token_ids,
+                continues_prompt=True,
+                discard=max_tokens == 0,
+            ),
+            n=asked.n,
+            cache_salt=asked.cache_salt,
+            priority=asked.priority,
+        )
+
+
+class CompletionWriter:
+    """Completions on the wire. `echoes` holds each prompt's text when it is to come first, else nothing."""
+
+    def __init__(
+        self,
+        asked: CompletionRequest,
+        model: TextModel,
+        echoes: Sequence[Spelled],
+        *,
+        created: int,
+        fingerprint: str,
+    ) -> None:
+        self._asked = asked
+        self._tokenizer = model.tokenizer
+        self._echoes = echoes
+        self._common = {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "created": created,
+            "model": model.id,
+            "system_fingerprint": f"fp_{fingerprint}",
+        }
+        self._opening = b"data: " + orjson.dumps(self._common)[:-1] + b',"choices":['
+        self._closing = b'],"usage":null}\n\n' if asked.include_usage else b"]}\n\n"
+        self._echoed: set[int] = set()
+
+    # -- streamed ------------------------------------------------------------------------------------------------------
+
+    def head(self, first: int, generation: Generation) -> bytes:
+        return (
+            b""  # an echo waits for the log-probabilities of the prompt, and these come with the first piece
+        )
+
+    def pieces(self, first: int, generation: Generation, pieces: Sequence[Piece]) -> bytes:
+        return b"".join([self._piece(first, generation, piece) for piece in pieces])
+
+    def tail(self, usage: Usage) -> bytes:
+        if not self._asked.include_usage:
+            return b""
+        return self._opening + b'],"usage":' + orjson.dumps(usage.wire()) + b"}\n\n"
+
+    def _piece(self, first: int, generation: Generation, piece: Piece) -> bytes:
+        index = first + piece.index
+        frames = self._echo(index, generation) if index not in self._echoed else b""
+        if piece.text or piece.details:
+            shift = len(self._echo_of(index).text) if self._asked.echo else 0
+            frames += self._chunk(
+                self._choice(index, piece.text, self._logprobs(piece.details, shift), None, piece.details)
+            )
+        if piece.finish is not None:
+            frames += self._chunk(self._choice(index, "", None, piece.finish, ()))
+        return frames
+
+    def _echo(self, index: int, generation: Generation) -> bytes:
+        self._echoed.add(index)
+        if not self._asked.echo:
+            return b""
+        logprobs = self._prompt_logprobs(index, generation)
+        wire = None if logprobs is None else logprobs.wire()
+        return self._chunk(self._choice(index, self._echo_of(index).text, wire, None, ()))
+
+    def _chunk(self, choice: dict[str, object]) -> bytes:
+        return self._opening + orjson.dumps(choice) + self._closing
+
+    # -- whole ---------------------------------------------------------------------------------------------------------
+
+    def whole(self, generations: Sequence[Generation], answers: Sequence[Sequence[Answer]]) -> bytes:
+        choices = [
+            self._whole_choice(self._asked.n * i + answer.index, generation, answer)
+            for i, (generation, group) in enumerate(zip(generations, answers, strict=True))
+            for answer in group
+        ]
+        return orjson.dumps({**self._common, "choices": choices, "usage": total(generations).wire()})
+
+    def _whole_choice(self, index: int, generation: Generation, answer: Answer) -> dict[str, object]:
+        echo = self._echo_of(index).text if self._asked.echo else ""
+        wire = None
+        if self._asked.logprobs is not None:
+            logprobs = self._prompt_logprobs(index, generation) or CompletionLogprobs(self._tokenizer)
+            logprobs.add(answer.details, len(echo))
+            wire = logprobs.wire()
+        choice = self._choice(index, echo + answer.text, wire, answer.finish, answer.details)
+        if self._asked.return_token_ids:
+            choice["prompt_token_ids"] = generation.prompt
+        return choice
+
+    # -- both ----------------------------------------------------------------------------------------------------------
+
+    def _choice(
+        self,
+        index: int,
+        text: str,
+        logprobs: dict[str, object] | None,
+        finish: str | None,
+        details: Sequence[TokenDetail],
+    ) -> dict[str, object]:
+        choice: dict[str, object] = {
+            "index": index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": finish,
+        }
+        if self._asked.return_token_ids:
+            choice["token_ids"] = [detail.id for detail in details]
+        return choice
+
+    def _logprobs(self, details: Sequence[TokenDetail], shift: int) -> dict[str, object] | None:
+        if self._asked.logprobs is None:
+            return None
+        logprobs = CompletionLogprobs(self._tokenizer)
+        logprobs.add(details, shift)
+        return logprobs.wire()
+
+    def _prompt_logprobs(self, index: int, generation: Generation) -> CompletionLogprobs | None:
+        if not self._asked.scores_prompt or generation.prompt_logprobs is None:
+            return None
+        logprobs = CompletionLogprobs(self._tokenizer)
+        logprobs.add_prompt(generation.prompt, self._echo_of(index).offsets, generation.prompt_logprobs)
+        return logprobs
+
+    def _echo_of(self, index: int) -> Spelled:
+        return self._echoes[index // self._asked.n]

@@ -1,0 +1,156 @@
+"""The messages of a chat request, checked one by one and reduced to what a template reads: role, text, name, calls and results."""
+
+from __future__ import annotations
+
+from ..config import Limits
+from ..errors import InvalidRequest, unsupported
+from ..prompts import Message
+from .fields import missing, wrong_type
+
+ROLES = ("developer", "system", "user", "assistant", "tool")
+IGNORED = frozenset({"annotations"})
+"""Parts of an answer of ours that clients send back with the history; they hold nothing a model reads."""
+NOT_SERVED = frozenset({"audio", "function_call", "refusal"})
+MAX_PARTS = 1024
+MAX_CALLS = 128
+
+
+def read_messages(value: object, limits: Limits) -> list[Message]:
+    """Raises InvalidRequest with the path of the first thing that is wrong."""
+    if not isinstance(value, list):
+        raise wrong_type("messages", "an array of objects", value)
+    if not value:
+        raise InvalidRequest(
+            "Invalid 'messages': empty array. Expected an array with minimum length 1.",
+            param="messages",
+            code="empty_array",
+        )
+    _check_count(value, limits.max_messages, "messages")
+    return [_message(item, f"messages[{i}]", limits) for i, item in enumerate(value)]
+
+
+def _message(value: object, at: str, limits: Limits) -> Message:
+    if not isinstance(value, dict):
+        raise wrong_type(at, "an object", value)
+    given = {name: field for name, field in value.items() if field is not None and name not in IGNORED}
+    role = _role(given.pop("role", None), f"{at}.role")
+    message: Message = {"role": role}
+    if role == "assistant" and "tool_calls" in given:
+        message["tool_calls"] = _calls(given.pop("tool_calls"), f"{at}.tool_calls", limits)
+    if role == "tool":
+        message["tool_call_id"] = _label(given.pop("tool_call_id", None), f"{at}.tool_call_id", limits)
+    if "tool_calls" in message and "content" not in given:
+        message["content"] = None
+    else:
+        message["content"] = _content(given.pop("content", None), f"{at}.content")
+    if "name" in given:
+        message["name"] = _label(given.pop("name"), f"{at}.name", limits)
+    for field in given:
+        raise _unknown(f"{at}.{field}", known=field in NOT_SERVED)
+    return message
+
+
+def _role(role: object, at: str) -> str:
+    if not isinstance(role, str):
+        raise wrong_type(at, "a string", role) if role is not None else missing(at)
+    if role not in ROLES:
+        supported = ", ".join(f"'{name}'" for name in ROLES)
+        raise InvalidRequest(
+            f"Invalid value: '{role[:50]}'. Supported values are: {supported}.",
+            param=at,
+            code="invalid_value",
+        )
+    return role
+
+
+def _calls(value: object, at: str, limits: Limits) -> list[dict[str, object]]:
+    """Calls of functions that an earlier answer made."""
+    if not isinstance(value, list):
+        raise wrong_type(at, "an array of objects", value)
+    if not value:
+        raise InvalidRequest(f"Invalid '{at}': empty array.", param=at, code="empty_array")
+    _check_count(value, MAX_CALLS, at)
+    return [_call(item, f"{at}[{i}]", limits) for i, item in enumerate(value)]
+
+
+def _call(value: object, at: str, limits: Limits) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise wrong_type(at, "an object", value)
+    if value.get("type", "function") != "function":
+        raise unsupported(f"{at}.type", "only functions are called")
+    function = value.get("function")
+    if not isinstance(function, dict):
+        raise wrong_type(f"{at}.function", "an object", function)
+    arguments = function.get("arguments", "")
+    if not isinstance(arguments, str):
+        raise wrong_type(f"{at}.function.arguments", "a string", arguments)
+    return {
+        "id": _label(value.get("id"), f"{at}.id", limits),
+        "type": "function",
+        "function": {
+            "name": _label(function.get("name"), f"{at}.function.name", limits),
+            "arguments": arguments,
+        },
+    }
+
+
+def _content(content: object, at: str) -> str:
+    if content is None:
+        raise missing(at)
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise wrong_type(at, "a string or an array of objects", content)
+    if not content:
+        raise InvalidRequest(f"Invalid '{at}': empty array.", param=at, code="empty_array")
+    _check_count(content, MAX_PARTS, at)
+    return "".join([_part(part, f"{at}[{i}]") for i, part in enumerate(content)])
+
+
+def _part(part: object, at: str) -> str:
+    if not isinstance(part, dict):
+        raise wrong_type(at, "an object", part)
+    kind = part.get("type")
+    if kind is None:
+        raise missing(f"{at}.type")
+    if kind != "text":
+        raise InvalidRequest(
+            f"Unsupported content part at '{at}': this model reads parts of type 'text' only.",
+            param=f"{at}.type",
+            code="unsupported_parameter",
+        )
+    for field in part.keys() - {"type", "text"}:
+        if part[field] is not None:
+            raise _unknown(f"{at}.{field}", known=field == "prompt_cache_breakpoint")
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise wrong_type(f"{at}.text", "a string", text)
+    return text
+
+
+def _label(value: object, at: str, limits: Limits) -> str:
+    if not isinstance(value, str):
+        raise wrong_type(at, "a string", value) if value is not None else missing(at)
+    if len(value) > limits.max_string:
+        raise InvalidRequest(
+            f"Invalid '{at}': longer than {limits.max_string} characters.",
+            param=at,
+            code="string_above_max_length",
+        )
+    return value
+
+
+def _check_count(items: list[object], limit: int, at: str) -> None:
+    if len(items) > limit:
+        raise InvalidRequest(
+            f"Invalid '{at}': at most {limit} items, but got {len(items)}.",
+            param=at,
+            code="array_above_max_length",
+        )
+
+
+def _unknown(param: str, *, known: bool) -> InvalidRequest:
+    param = param[:100]
+    if known:
+        return unsupported(param)
+    return InvalidRequest(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")

@@ -1,0 +1,143 @@
+"""From what a client wrote to token ids, within the model's context and off the event loop when it takes long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from .detokenizer import Detokenizer
+from .errors import ApiError, InvalidRequest
+from .model import TextModel
+from .tokenizer import Tokenizer
+
+INLINE_CHARS = 4_000
+"""Shorter texts are tokenised in place: that takes less than a millisecond, a thread's round trip about a tenth."""
+
+PROBE_CHARS_PER_TOKEN = 16
+PROBE_SLACK = 64
+"""A text longer than `16 * context` characters is measured by its beginning first: if that alone overflows, the rest need
+not be read. The slack covers tokens that the cut splits."""
+
+Message = dict[str, object]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """`offsets[i]` is the character at which token `i` begins."""
+
+    text: str
+    offsets: list[int]
+
+
+class Prompts:
+    """Owns the tokenising threads. `close` ends them."""
+
+    def __init__(self, model: TextModel) -> None:
+        self._model = model
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="tokenise")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def chat(
+        self, messages: list[Message], context: int, *, add_generation_prompt: bool, continue_final: bool
+    ) -> list[int]:
+        """The rendered conversation. Raises TemplateError, InvalidRequest when it does not fit into `context`."""
+        template = self._model.template
+        if template is None:
+            raise ApiError(
+                400, f"The model '{self._model.id}' has no chat template; use /v1/completions.", param="model"
+            )
+        texts = [content for m in messages if isinstance(content := m.get("content"), str)]
+        await self._probe(texts, context, param="messages")
+
+        def encode() -> list[int]:
+            return template.encode(
+                messages, add_generation_prompt=add_generation_prompt, continue_final=continue_final
+            )
+
+        ids = await self._run(encode, sum(map(len, texts)))
+        check_fits(len(ids), context, param="messages")
+        return ids
+
+    async def text(self, text: str, context: int, *, add_special: bool = True) -> list[int]:
+        """A plain prompt. Raises InvalidRequest when it is empty or does not fit into `context`."""
+        await self._probe([text], context, param="prompt")
+        ids = await self.encode(text, add_special=add_special)
+        if not ids:
+            raise InvalidRequest("The prompt is empty.", param="prompt")
+        check_fits(len(ids), context, param="prompt")
+        return ids
+
+    async def encode(self, text: str, *, add_special: bool) -> list[int]:
+        return await self._run(lambda: self._model.tokenizer.encode(text, add_special=add_special), len(text))
+
+    async def decode(self, ids: list[int]) -> str:
+        return await self._run(lambda: self._model.tokenizer.decode(ids, skip_special=False), len(ids))
+
+    async def spell(self, ids: list[int]) -> Spelled:
+        """The text of a prompt, and where in it each token begins."""
+        return await self._run(lambda: _spell(ids, self._model.tokenizer), len(ids))
+
+    def check_ids(self, ids: Sequence[int], *, param: str) -> None:
+        """Raises InvalidRequest unless every id is in the vocabulary: an id outside would read foreign memory."""
+        size = self._model.tokenizer.vocab_size
+        for position, token in enumerate(ids):
+            if not 0 <= token < size:
+                raise InvalidRequest(
+                    f"Invalid token id {token} at position {position}: ids are 0 to {size - 1}.", param=param
+                )
+
+    async def _probe(self, texts: list[str], context: int, *, param: str) -> None:
+        budget = PROBE_CHARS_PER_TOKEN * context
+        if sum(map(len, texts)) <= budget:
+            return
+        beginning = "".join(texts)[:budget]
+        ids = await self._run(lambda: self._model.tokenizer.encode(beginning, add_special=False), budget)
+        if len(ids) > context + PROBE_SLACK:
+            raise too_long(f"more than {context} tokens", context, param=param)
+
+    async def _run(self, work: Callable[[], T], chars: int) -> T:
+        if chars <= INLINE_CHARS:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def check_fits(prompt: int, context: int, *, param: str, completion: int = 1) -> None:
+    """Raises InvalidRequest (context_length_exceeded) unless prompt and completion fit into the context together."""
+    if prompt + 1 > context:
+        raise too_long(f"{prompt} tokens", context, param=param)
+    if prompt + completion > context:
+        raise InvalidRequest(
+            f"This model's maximum context length is {context} tokens. However, you requested "
+            f"{prompt + completion} tokens ({prompt} in the {param}, {completion} in the completion). "
+            f"Please reduce the length of the {param} or completion.",
+            param=param,
+            code="context_length_exceeded",
+        )
+
+
+def too_long(length: str, context: int, *, param: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"This model's maximum context length is {context} tokens. However, your {param} resulted in {length}. "
+        f"Please reduce the length of the {param}.",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
+def _spell(ids: list[int], tokenizer: Tokenizer) -> Spelled:
+    detokenizer = Detokenizer(tokenizer)
+    pieces: list[str] = []
+    offsets: list[int] = []
+    length = 0
+    for token in ids:
+        offsets.append(length)
+        pieces.append(detokenizer.push((token,)))
+        length += len(pieces[-1])
+    pieces.append(detokenizer.flush())
+    return Spelled("".join(pieces), offsets)

@@ -1,0 +1,213 @@
+"""Stand-ins that more than one test file uses."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from engine.client import EngineHealth, EngineStatus, RequestStream
+from engine.errors import EngineUnavailable, QueueFull, RequestFailure
+from engine.request import (
+    EngineCounters,
+    EngineInfo,
+    FinishReason,
+    GenerationRequest,
+    RequestStarted,
+    SequenceDelta,
+    StateReport,
+    TokenLogprob,
+)
+
+Script = Callable[[GenerationRequest, int], Sequence[int]]
+
+
+def letters(request: GenerationRequest, index: int) -> Sequence[int]:
+    """An endless answer of lower-case letters that depends on every prompt token, the choice and nothing else."""
+    seed = zlib.crc32(repr((request.prompt, index)).encode())
+    return [97 + (seed + position * 7) % 26 for position in range(request.sampling.max_tokens)]
+
+
+def says(text: str, *, end: int | None = 257) -> Script:
+    """Answers with `text`, in bytes, then with the token `end`."""
+    tokens = [*text.encode(), *([] if end is None else [end])]
+    return lambda request, index: tokens
+
+
+class FakeEngine:
+    """An `EngineClient` without an engine: every answer comes from a script, on the event loop.
+
+    `prefill_delay` passes before a request starts, `token_delay` before each token; `fail_after` tokens the request fails
+    with `failure`. `running` and `aborted` tell what the client let go of.
+    """
+
+    def __init__(self, script: Script = letters, *, max_model_len: int = 2048) -> None:
+        self.script = script
+        self.prefill_delay = 0.0
+        self.token_delay = 0.0
+        self.fail_after: int | None = None
+        self.failure: RequestFailure = RequestFailure("the fake engine failed as told")
+        self.full = False
+        self.cached_tokens = 0
+        self.requests: list[GenerationRequest] = []
+        self.aborted: list[tuple[str, int | None]] = []
+        self.failpoints: list[str] = []
+        self.flushes = 0
+        self.status: EngineStatus = "ready"
+        self.heartbeat_age = 0.0
+        self.totals: Counter[str] = Counter()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._gone: set[tuple[str, int]] = set()
+        self._info = EngineInfo(
+            model_digest="fa4e" * 16,
+            vocab_size=259,
+            max_model_len=max_model_len,
+            max_running=64,
+            max_step_tokens=512,
+            page_size=16,
+            pages=1024,
+            page_bytes=16,
+            weight_bytes=0,
+            device="cpu",
+            dtype="float32",
+            attention="fake",
+            load_seconds=0.0,
+            pid=1,
+        )
+
+    # -- EngineClient --------------------------------------------------------------------------------------------------
+
+    @property
+    def info(self) -> EngineInfo | None:
+        return None if self.status == "starting" else self._info
+
+    @property
+    def counters(self) -> EngineCounters:
+        return EngineCounters(
+            running=self.running,
+            pages_total=1024,
+            pages_free=1024,
+            prompt_tokens=self.totals["prompt"],
+            cached_tokens=self.totals["cached"],
+            generated_tokens=self.totals["generated"],
+        )
+
+    @property
+    def health(self) -> EngineHealth:
+        return EngineHealth(self.status, "as told", self.heartbeat_age, 1, 0)
+
+    def submit(self, request: GenerationRequest) -> RequestStream:
+        if self.status != "ready":
+            raise EngineUnavailable(f"The engine is {self.status}.", retry_after=2.0)
+        if self.full:
+            raise QueueFull("The fake queue is full.", retry_after=3.0)
+        self.requests.append(request)
+        stream = RequestStream(request, self._abort)
+        task = asyncio.get_running_loop().create_task(self._serve(request, stream))
+        self._tasks[request.request_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(request.request_id, None))
+        return stream
+
+    async def state(self) -> StateReport:
+        if self.status != "ready":
+            raise EngineUnavailable(f"The engine is {self.status}.", retry_after=2.0)
+        return StateReport(
+            query_id=0,
+            counters=self.counters,
+            pages_held=0,
+            tree_nodes=0,
+            tree_tokens=0,
+            namespaces=0,
+            phase="idle",
+            uptime=1.0,
+            rss_bytes=0,
+            failpoints=tuple(self.failpoints),
+        )
+
+    def set_failpoint(self, spec: str) -> None:
+        self.failpoints.append(spec)
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+    # -- the test's side -----------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> int:
+        """Requests that are still being served."""
+        return len(self._tasks)
+
+    def die(self, error: RequestFailure) -> None:
+        """Every request in flight ends with `error`, as when the engine process is killed."""
+        self.failure = error
+        self.fail_after = 0
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- answering -----------------------------------------------------------------------------------------------------
+
+    def _abort(self, request_id: str, index: int | None) -> None:
+        self.aborted.append((request_id, index))
+        if index is not None:
+            self._gone.add((request_id, index))
+        elif (task := self._tasks.get(request_id)) is not None:
+            task.cancel()
+
+    async def _serve(self, request: GenerationRequest, stream: RequestStream) -> None:
+        if self.prefill_delay:
+            await asyncio.sleep(self.prefill_delay)
+        stream.push(RequestStarted(request.request_id, self.cached_tokens, 0.0))
+        self.totals["prompt"] += len(request.prompt)
+        self.totals["cached"] += self.cached_tokens
+        answers = [_cut(self.script(request, i), request) for i in range(request.n)]
+        for position in range(max(len(tokens) for tokens, _ in answers)):
+            if self.fail_after is not None and position >= self.fail_after:
+                stream.fail(self.failure)
+                return
+            await asyncio.sleep(self.token_delay)
+            for index, (tokens, finish) in enumerate(answers):
+                if position < len(tokens) and (request.request_id, index) not in self._gone:
+                    stream.push(_delta(request, index, position, tokens, finish))
+                    self.totals["generated"] += 1
+
+
+def _cut(tokens: Sequence[int], request: GenerationRequest) -> tuple[list[int], FinishReason]:
+    sampling = request.sampling
+    taken: list[int] = []
+    for token in tokens:
+        taken.append(token)
+        if token in sampling.stop_token_ids and len(taken) > sampling.min_tokens:
+            return taken, "stop"
+        if len(taken) == sampling.max_tokens:
+            break
+    return taken, "length"
+
+
+def _delta(
+    request: GenerationRequest, index: int, position: int, tokens: list[int], finish: FinishReason
+) -> SequenceDelta:
+    sampling = request.sampling
+    first = position == 0 and index == 0
+    return SequenceDelta(
+        request.request_id,
+        index,
+        (tokens[position],),
+        finish if position == len(tokens) - 1 else None,
+        None if sampling.logprobs is None else (_logprob(tokens[position], sampling.logprobs),),
+        _prompt_logprobs(request) if first and sampling.prompt_logprobs is not None else None,
+    )
+
+
+def _prompt_logprobs(request: GenerationRequest) -> tuple[TokenLogprob | None, ...]:
+    count = request.sampling.prompt_logprobs or 0
+    return (None, *(_logprob(token, count) for token in request.prompt[1:]))
+
+
+def _logprob(token: int, count: int) -> TokenLogprob:
+    """Token t has -t/100; the best others follow it in order."""
+    return TokenLogprob(token, -token / 100, tuple((token + i, -(token + i) / 100) for i in range(count)))

@@ -1,0 +1,95 @@
+"""A gateway on a real socket with a fake engine behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from gateway.app import ADMISSION, DESK, LIFECYCLE, create_app
+from gateway.chat_template import ChatTemplate
+from gateway.config import Http, Limits, Served
+from gateway.server import Stop, run
+from gateway.tokenizer import Tokenizer
+from tests.fakes import FakeEngine
+
+MODEL = "acme/toy-1"
+
+
+@dataclass
+class Gateway:
+    """A running server and the way to it."""
+
+    engine: FakeEngine
+    app: web.Application
+    host: str
+    port: int
+    stop: Stop
+    task: asyncio.Task[None]
+    client: aiohttp.ClientSession
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    async def post(self, path: str, body: object, **kwargs: Any) -> tuple[int, dict[str, Any]]:
+        async with self.client.post(self.url + path, json=body, **kwargs) as response:
+            return response.status, await response.json()
+
+    async def get(self, path: str, **kwargs: Any) -> tuple[int, dict[str, Any]]:
+        async with self.client.get(self.url + path, **kwargs) as response:
+            return response.status, await response.json()
+
+    async def at_rest(self, seconds: float = 2.0) -> None:
+        """Nothing is left anywhere: no request in the engine, the desk, the queue or a handler."""
+        async with asyncio.timeout(seconds):
+            # four owners, none of which tells when it is done
+            while self.engine.running or self.app[LIFECYCLE].working or self.app[DESK].open:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        self.app[ADMISSION].check()
+        assert (self.app[ADMISSION].requests, self.app[ADMISSION].tokens) == (0, 0)
+
+
+Start = Callable[..., Awaitable[Gateway]]
+
+
+@asynccontextmanager
+async def running(engine: FakeEngine, http: Http, limits: Limits, served: Served) -> AsyncIterator[Gateway]:
+    tokenizer = Tokenizer.hash()
+    app = create_app(
+        engine=engine,
+        served=served,
+        tokenizer=tokenizer,
+        template=ChatTemplate.hash(tokenizer),
+        http=http,
+        limits=limits,
+    )
+    stop = Stop()
+    address: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(
+        run(app, http, limits, started=lambda host, port: address.set_result((host, port)), stop=stop)
+    )
+    host, port = await address
+    async with aiohttp.ClientSession() as client:
+        yield Gateway(engine, app, host, port, stop, task, client)
+    stop.ask()
+    stop.ask()
+    await task
+    await engine.close()
+
+
+def settings(
+    http: dict[str, Any] | None = None,
+    limits: dict[str, Any] | None = None,
+    served: dict[str, Any] | None = None,
+) -> tuple[Http, Limits, Served]:
+    return (
+        Http(**{"port": 0, "drain_delay": 0.0, "drain_timeout": 5.0, **(http or {})}),
+        Limits(**(limits or {})),
+        Served(**{"model_id": MODEL, "aliases": ("toy",), "created": 1_700_000_000, **(served or {})}),
+    )
