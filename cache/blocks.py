@@ -71,4 +71,6 @@ class PagePool:
         for page, count in enumerate(self._refs):
             expected = holders.get(page, 0)
             assert count == expected, f"page {page} counts {count} holders and has {expected}"
-            assert (page in free) == (count == 0), f"page {page} with {count} holders, free: {page in free}"
+        held = {page for page, count in enumerate(self._refs) if count}
+        assert not held & free, "a page is free and held"
+        assert len(held) + len(free) == self.total, "a page is neither free nor held"

@@ -264,13 +264,16 @@ class PrefixCache:
         """Assert every invariant; `held` names each page once for each hold a sequence has on it."""
         self._tree.check()
         holders = Counter(held)
-        for node in self._tree:
+        nodes = list(self._tree)
+        for node in nodes:
             assert self._node_of[node.page] is node, f"page {node.page} does not know its node"
             holders[node.page] += 1
-        known = sum(node is not None for node in self._node_of)
-        assert known == self._tree.nodes, "a page outside the tree claims a node"
+        assert len(nodes) + self._node_of.count(None) == self.pool.total, (
+            "a page outside the tree claims a node"
+        )
         self.pool.check(holders)
-        idle = [node for node in self._tree if holders[node.page] == 1]
+        idle = [node for node in nodes if holders[node.page] == 1]
         assert len(idle) == self.idle, f"{self.idle} pages counted idle, {len(idle)} are"
-        current = {id(entry[2]) for entry in self._leaves if self._current(entry)}
-        assert all(id(node) in current for node in idle if not node.keys), "an idle leaf cannot be evicted"
+        current = {entry[2].page for entry in self._leaves if self._current(entry)}
+        leaves = {node.page for node in idle if not node.keys}
+        assert leaves <= current, "an idle leaf cannot be evicted"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 Key = tuple[int, ...]
@@ -146,31 +147,36 @@ class RadixTree:
 
     def __iter__(self) -> Iterator[Node]:
         """Every page's node, parents before children."""
-        stack: list[Node] = list(self.roots.values())
+        stack = [node for root in self.roots.values() for node in root.nodes]
         while stack:
             node = stack.pop()
-            stack.extend(node.nodes)
-            if not isinstance(node, Root):
-                yield node
+            if node.nodes:
+                stack += node.nodes
+            yield node
 
     def check(self) -> None:
         """Assert the shape described at the top of this file and the two counts. Linear in the tree."""
         for namespace, root in self.roots.items():
             assert root.namespace == namespace, "a misfiled namespace"
             assert root.keys, "an empty namespace"
-        nodes = tokens = 0
-        for node in self:
-            nodes += 1
-            tokens += len(node.key)
-            assert 0 < len(node.key) <= self.page_size
-            assert not node.keys or len(node.key) == self.page_size, "a partial page has children"
-        for parent in [*self.roots.values(), *self]:
-            assert parent.keys == [child.key for child in parent.nodes], "keys and nodes disagree"
-            assert all(child.parent is parent for child in parent.nodes), "a child with another parent"
-            for left, right in zip(parent.keys, parent.keys[1:], strict=False):
-                assert left < right, "siblings out of order"
-                assert right[: len(left)] != left, "a sibling goes on from another"
-        assert (nodes, tokens) == (self.nodes, self.tokens), "the tree's counts are stale"
+            self._check_children(root)
+        nodes = list(self)
+        for node in nodes:
+            if node.nodes:
+                assert len(node.key) == self.page_size, "a partial page has children"
+                self._check_children(node)
+        lengths = [len(node.key) for node in nodes]
+        assert all(lengths), "a page without tokens"
+        assert max(lengths, default=0) <= self.page_size
+        assert (len(nodes), sum(lengths)) == (self.nodes, self.tokens), "the tree's counts are stale"
+
+    def _check_children(self, parent: Node) -> None:
+        assert parent.keys == [child.key for child in parent.nodes], "keys and nodes disagree"
+        for child in parent.nodes:
+            assert child.parent is parent, "a child with another parent"
+        for before, key in pairwise(parent.keys):
+            assert before < key, "siblings out of order"
+            assert key[: len(before)] != before, "a sibling goes on from another"
 
 
 def _common(a: Key, b: Key) -> int:

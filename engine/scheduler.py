@@ -246,56 +246,64 @@ class Scheduler:
 
     def census(self) -> Census:
         """The same and more, recounted: linear in everything. For operators and tests."""
+        return self._census(self.cache.pages_in_tree())
+
+    def _census(self, in_tree: set[int]) -> Census:
         stats = self.cache.stats
-        in_tree = self.cache.pages_in_tree()
-        held = {page for page in self._held() if page not in in_tree}
+        private = set(self._held()) - in_tree
+        statuses = [member.status for member in self._members()]
         counters = self._counters(
-            sum(member.status is Status.RUNNING for member in self._members()),
-            sum(member.status is Status.WAITING for member in self._members()),
-            self.cache.pool.total - len(in_tree) - len(held),
+            statuses.count(Status.RUNNING),
+            statuses.count(Status.WAITING),
+            self.cache.pool.total - len(in_tree) - len(private),
             len(in_tree),
         )
-        return Census(counters, len(held), stats.nodes, stats.tokens, stats.namespaces)
+        return Census(counters, len(private), stats.nodes, stats.tokens, stats.namespaces)
 
     def check(self) -> None:
         """Assert every invariant of the scheduler, its cache and its pool. Linear in everything."""
         self.cache.check(self._held())
-        running = [member for member in self._members() if member.status is Status.RUNNING]
-        assert {member.uid for member in running} == set(self._running), "running is not what runs"
-        queued = list(self._waiting)
-        following = [member for member in self._members() if member.leader is not None]
+        in_tree = self.cache.pages_in_tree()
+        assert self._census(in_tree).counters == self.counters(), "a counter is stale"
+        members = list(self._members())
+        self._check_waiting([member for member in members if member.status is Status.WAITING])
+        running = {member.uid: member for member in members if member.status is Status.RUNNING}
+        assert running == self._running, "running is not what runs"
+        assert len(running) <= self.max_running
+        sharers = Counter(page for member in members for page in member.pages)
+        for member in running.values():
+            self._check_running(member, in_tree, sharers)
+        for mark, member in self._leaders.items():
+            assert member.leading == mark, "a stale mark"
+            assert member.uid in running, "a leader that does not run"
+        tenants = Counter(group.tenant.name for group in self._groups.values())
+        assert tenants == {name: tenant.groups for name, tenant in self._tenants.items()}, "a tenant's count"
+        assert all(group.members for group in self._groups.values()), "an ended request is remembered"
+
+    def _check_waiting(self, waiting: list[Member]) -> None:
+        queued = [member.uid for member in self._waiting]
+        following = [member for member in waiting if member.leader is not None]
         assert len(queued) == len(self._waiting)
         assert len(following) == self._following
-        waiting = {member.uid for member in self._members() if member.status is Status.WAITING}
-        assert waiting == {member.uid for member in queued + following}, "a waiting sequence is lost"
-        assert len(waiting) == len(queued) + len(following), "a sequence waits twice"
-        assert len(running) <= self.max_running
+        everywhere = queued + [member.uid for member in following]
+        assert sorted(everywhere) == sorted(member.uid for member in waiting), "lost, or waiting twice"
+        for member in waiting:
+            assert not member.pages, "a waiting sequence holds pages"
         for member in following:
             leader = member.leader
             assert leader is not None
             assert member in leader.followers, "a leader does not know its follower"
             assert leader.status is not Status.FINISHED, "an ended sequence is followed"
             assert leader.computed < member.awaited, "followed in vain"
-        for member in running:
-            self._check_running(member)
-        for mark, member in self._leaders.items():
-            assert member.leading == mark, "a stale mark"
-            assert member.status is Status.RUNNING, "a leader that does not run"
-        tenants = Counter(group.tenant.name for group in self._groups.values())
-        assert tenants == {name: tenant.groups for name, tenant in self._tenants.items()}, "a tenant's count"
-        assert all(group.members for group in self._groups.values()), "an ended request is remembered"
-        assert self.census().counters == self.counters(), "a counter is stale"
 
-    def _check_running(self, member: Member) -> None:
+    def _check_running(self, member: Member, in_tree: set[int], sharers: Counter[int]) -> None:
         size = self.page_size
-        assert 0 <= member.computed < len(member.tokens) <= member.limit or member.limit == member.prompt_len
+        assert member.computed < len(member.tokens) <= max(member.limit, member.prompt_len)
         assert len(member.pages) * size >= member.computed
         assert member.cursor.depth <= member.computed // size, "published before it was computed"
-        in_tree = self.cache.pages_in_tree()
         for page in member.pages[member.computed // size :]:
             assert page not in in_tree, "a page still written is in the tree"
-            sharers = sum(page in other.pages for other in self._members() if other.pages)
-            assert sharers == 1, "a page still written is shared"
+            assert sharers[page] == 1, "a page still written is shared"
 
     def _members(self) -> Iterator[Member]:
         for group in self._groups.values():

@@ -6,9 +6,12 @@ import asyncio
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+from engine.batch import Plan, PlannedRow, RowResult, StepResult
 from engine.client import EngineHealth, EngineStatus, RequestStream
 from engine.errors import EngineUnavailable, QueueFull, RequestFailure
+from engine.hash_model import POISON, adapter_word, choose, position_word
 from engine.request import (
     EngineCounters,
     EngineInfo,
@@ -19,6 +22,8 @@ from engine.request import (
     StateReport,
     TokenLogprob,
 )
+
+_WORD = (1 << 64) - 1
 
 Script = Callable[[GenerationRequest, int], Sequence[int]]
 
@@ -211,3 +216,68 @@ def _prompt_logprobs(request: GenerationRequest) -> tuple[TokenLogprob | None, .
 def _logprob(token: int, count: int) -> TokenLogprob:
     """Token t has -t/100; the best others follow it in order."""
     return TokenLogprob(token, -token / 100, tuple((token + i, -(token + i) / 100) for i in range(count)))
+
+
+@dataclass(slots=True)
+class ManualClock:
+    """A clock that moves when told to."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(slots=True)
+class WordRunner:
+    """The hash model in plain Python, for steps of a few rows: `HashRunner` without the cost of small arrays."""
+
+    pages: int
+    page_size: int
+    words: list[list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.words = [[POISON] * self.page_size for _ in range(self.pages)]
+
+    def run(self, plan: Plan) -> StepResult:
+        for copy in plan.copies:
+            blank = [POISON] * (self.page_size - copy.tokens)
+            self.words[copy.dst] = self.words[copy.src][: copy.tokens] + blank
+        for row in plan.rows:
+            self._write(
+                row.sequence.pages, row.sequence.tokens, row.start, row.count, row.sequence.request.adapter
+            )
+        return StepResult(tuple(RowResult(self._sample(row) if row.sample else None) for row in plan.rows))
+
+    def garble(self, plan: Plan) -> None:
+        """Do what a step that breaks may do: leave anything where it was to write."""
+        for copy in plan.copies:
+            self.words[copy.dst] = [1] * self.page_size
+        for row in plan.rows:
+            for position in range(row.start, row.start + row.count):
+                self.words[row.sequence.pages[position // self.page_size]][position % self.page_size] = 1
+
+    def _write(self, pages: list[int], tokens: list[int], start: int, count: int, adapter: bytes) -> None:
+        size = self.page_size
+        mixed = adapter_word(adapter)
+        word = self.words[pages[(start - 1) // size]][(start - 1) % size] if start else 0
+        for position in range(start, start + count):
+            word = (word + position_word(tokens[position], position, mixed)) & _WORD
+            page = self.words[pages[position // size]]
+            if position % size == 0:
+                page[:] = [POISON] * size
+            page[position % size] = word
+
+    def _sample(self, row: PlannedRow) -> int:
+        sequence = row.sequence
+        length = row.start + row.count
+        size = self.page_size
+        fold = 0
+        for ordinal in range(-(-length // size)):
+            words = self.words[sequence.pages[ordinal]]
+            first = ordinal * size
+            for offset in range(min(size, length - first)):
+                fold += (2 * (first + offset) + 1) * words[offset]
+        return choose(
+            fold & _WORD, length, length - sequence.prompt_len, sequence.request.sampling, sequence.index
+        )

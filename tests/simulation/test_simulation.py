@@ -1,0 +1,37 @@
+"""The simulation itself, and that it would notice: every planted bug is caught within 200 seeds."""
+
+from __future__ import annotations
+
+import pytest
+
+from .mutants import MUTANTS
+from .world import Simulation
+
+SEEDS = 60
+OPERATIONS = 300
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 10))
+def test_every_invariant_holds(first: int) -> None:
+    for seed in range(first, first + 10):
+        report = Simulation(seed).run(OPERATIONS)
+        assert report.finished > 0, f"SEED={seed} finished nothing and so shows nothing"
+
+
+def test_a_seed_is_a_run() -> None:
+    assert Simulation(7).run(OPERATIONS).digest == Simulation(7).run(OPERATIONS).digest
+    assert Simulation(7).run(OPERATIONS).digest != Simulation(8).run(OPERATIONS).digest
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_planted_bug_is_caught(name: str) -> None:
+    caught = (_error(seed, name) for seed in range(200))
+    assert next(filter(None, caught), None) is not None, f"no seed noticed: {name}"
+
+
+def _error(seed: int, name: str) -> AssertionError | None:
+    try:
+        Simulation(seed, MUTANTS[name]()).run(OPERATIONS)
+    except AssertionError as error:
+        return error
+    return None

@@ -1,0 +1,388 @@
+"""One seeded run of the scheduler among random clients and faults, with every invariant checked after every operation.
+
+What is a step for a real engine is two operations here, so that aborts, flushes and deadlines fall between a plan and its
+commit. Whatever the batching, chunking, caching and preemption, every token has to be the reference's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cache.prefix_cache import PrefixCache
+from engine.batch import Plan, RowResult, StepResult
+from engine.hash_model import IM_END, reference
+from engine.request import GenerationRequest, SamplingParams
+from engine.scheduler import Scheduler
+from engine.sequence import Sequence, Status
+from tests.fakes import ManualClock, WordRunner
+
+Choice = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a run is built from. A planted bug replaces one of them."""
+
+    scheduler: Callable[..., Scheduler] = Scheduler
+    cache: Callable[..., PrefixCache] = PrefixCache
+    root_key: Callable[[bytes, bytes], bytes] = lambda namespace, adapter: namespace + b"/" + adapter
+
+
+@dataclass(slots=True)
+class _Client:
+    """What one request's client has seen and may expect."""
+
+    request: GenerationRequest
+    order: int
+    due: float | None
+    expected: list[list[int]]
+    got: list[list[int]]
+    open: set[int]
+    started: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    operations: int
+    digest: str
+    finished: int
+
+
+@dataclass(slots=True)
+class _Tally:
+    generated: int = 0
+    computed: int = 0
+    prompt: int = 0
+    cached: int = 0
+    aborted: int = 0
+    steps: int = 0
+
+
+class Simulation:
+    def __init__(self, seed: int, parts: Parts | None = None) -> None:
+        self.seed = seed
+        self.parts = parts or Parts()
+        draw = self.random = random.Random(seed)
+        self.page_size = draw.choice((1, 2, 2, 3, 4, 4, 8))
+        self.pages = draw.randrange(32, 96) // self.page_size
+        self.clock = ManualClock(draw.uniform(0, 100))
+        self.cache = self.parts.cache(self.pages, self.page_size, enabled=draw.random() < 0.9)
+        max_running = draw.randrange(1, 7)
+        self.budget = draw.randrange(max_running, 24)
+        self.max_length = draw.randrange(20, 60)
+        self.scheduler = self.parts.scheduler(
+            cache=self.cache,
+            max_running=max_running,
+            max_step_tokens=self.budget,
+            max_model_len=self.max_length,
+            watermark_pages=draw.randrange(3),
+            clock=self.clock,
+            root_key=self.parts.root_key,
+        )
+        self.runner = WordRunner(self.pages, self.page_size)
+        self.bases = [[draw.randrange(3) for _ in range(40)] for _ in range(3)]
+        self.clients: dict[str, _Client] = {}
+        self.admitted: dict[Choice, Sequence] = {}
+        self.running: set[Choice] = set()
+        self.past: dict[tuple[bytes, bytes], list[list[int]]] = {}
+        self.plan: Plan | None = None
+        self.watched: set[int] = set()
+        self.tally = _Tally()
+        self.operations = 0
+        self.submitted = 0
+        self.finished = 0
+        self.log = hashlib.blake2b(digest_size=8)
+
+    # ---- running it --------------------------------------------------------------------------------------------------
+
+    def run(self, operations: int) -> Report:
+        """Random operations, then nothing but steps until all is done. Raises AssertionError, naming the seed."""
+        try:
+            for _ in range(operations):
+                self._operate()
+                self._check()
+            self._drain()
+        except Exception as error:
+            raise AssertionError(f"SEED={self.seed} operation {self.operations}: {error!r}") from error
+        return Report(self.operations, self.log.hexdigest(), self.finished)
+
+    def _operate(self) -> None:
+        self.operations += 1
+        self.clock.now += self.random.uniform(0, 0.2)
+        dice = self.random.random()
+        if dice < 0.18:
+            self._submit()
+        elif dice < 0.24:
+            self._abort()
+        elif dice < 0.25:
+            self.scheduler.flush()
+        elif dice < 0.26:
+            self.cache.pool.deny(self.random.randrange(1, 4))
+        elif dice < 0.265:
+            self.clock.now += self.random.choice((-3600, 3600, 20))
+        elif dice < 0.275:
+            self._fail_one()
+        else:
+            self._step(self.random.random())
+        self._hear()
+
+    def _drain(self) -> None:
+        self.cache.pool.deny(0)
+        work = sum(len(c.request.prompt) + self.max_length for c in self.clients.values() for _ in c.open)
+        for _ in range(4 * work + 100):
+            if not self.scheduler.has_work:
+                break
+            self.operations += 1
+            self._step(1.0)
+            self._hear()
+            self._check()
+        assert not any(client.open for client in self.clients.values()), (
+            "starved: work is left and none is done"
+        )
+        assert not self.scheduler.has_work
+        self.scheduler.flush()
+        assert self.cache.pool.free == self.pages, "not everything came back"
+        assert self.cache.stats.namespaces == 0, "an empty namespace stayed"
+
+    # ---- operations --------------------------------------------------------------------------------------------------
+
+    def _submit(self) -> None:
+        draw = self.random
+        base = draw.choice(self.bases)
+        prompt = base[: draw.randrange(30)] + [draw.randrange(3) for _ in range(draw.randrange(1, 12))]
+        if draw.random() < 0.2:
+            prompt = list(base[: draw.choice((8, 24))])
+        sampling = SamplingParams(
+            max_tokens=draw.choice((0, 1, 2, 5, 12, 30)),
+            temperature=draw.choice((0.0, 1.0)),
+            seed=draw.randrange(1000),
+            stop_token_ids=draw.choice(((), (IM_END,), (40, 41, 42, 43, 44, 45, 46, 47))),
+            min_tokens=draw.choice((0, 0, 3)),
+            prompt_logprobs=draw.choice((None, None, None, 0)),
+        )
+        self.submitted += 1
+        request = GenerationRequest(
+            request_id=f"r{self.submitted}",
+            prompt=prompt,
+            sampling=sampling,
+            n=draw.choice((1, 1, 1, 2, 4)),
+            tenant=draw.choice(("a", "a", "b")),
+            namespace=draw.choice((b"x", b"x", b"x", b"y")),
+            adapter=draw.choice((b"", b"", b"lora")),
+            priority=draw.choice((0, 0, 0, 1)),
+            deadline=draw.choice((None, None, None, 3.0)),
+            use_cache=draw.random() < 0.95,
+        )
+        limit = min(self.max_length, self.pages * self.page_size)
+        fits = len(prompt) + min(1, sampling.max_tokens) <= limit
+        self.clients[request.request_id] = _Client(
+            request,
+            self.submitted,
+            None if request.deadline is None else self.clock.now + request.deadline,
+            [
+                reference(prompt, sampling, i, request.adapter, limit) if fits else []
+                for i in range(request.n)
+            ],
+            [[] for _ in range(request.n)],
+            set(range(request.n)),
+        )
+        self.scheduler.submit(request)
+
+    def _abort(self) -> None:
+        client = self._any_client()
+        if client is None:
+            return
+        index = self.random.choice((None, self.random.randrange(client.request.n)))
+        ended = client.open if index is None else client.open & {index}
+        self.tally.aborted += len(ended)
+        self.scheduler.abort(client.request.request_id, index)
+        self._hear()
+        assert not (client.open if index is None else client.open & {index}), "an abort ended not all"
+
+    def _fail_one(self) -> None:
+        client = self._any_client()
+        if client is not None:
+            self.scheduler.fail_request(client.request.request_id, "engine_error", "preparation failed")
+            self._hear()
+            assert not client.open, "a failed request goes on"
+
+    def _any_client(self) -> _Client | None:
+        alive = [client for client in self.clients.values() if client.open]
+        return self.random.choice(alive) if alive else None
+
+    def _step(self, dice: float) -> None:
+        """Make a plan, or carry out the one that was made."""
+        if self.plan is None:
+            self._plan()
+        elif dice < 0.02:
+            self.runner.garble(self.plan)
+            concerned = {row.sequence.request.request_id for row in self.plan.rows}
+            alive = {name for name in self.clients if self.clients[name].open}
+            self.scheduler.fail_step(self._landed(), "the forward raised")
+            self._hear()
+            failed = {name for name in alive if not self.clients[name].open}
+            assert failed <= concerned, "a failed step took requests along that had no part in it"
+        else:
+            plan = self._landed()
+            result = self.runner.run(plan)
+            if dice < 0.05:
+                result = self._spoil(plan, result)
+            self.scheduler.commit(plan, result)
+            self.tally.computed += plan.tokens
+
+    def _spoil(self, plan: Plan, result: StepResult) -> StepResult:
+        """One row comes out as NaN, and so does what it wrote."""
+        broken = self.random.randrange(len(plan.rows))
+        row = plan.rows[broken]
+        self.runner.garble(Plan(plan.step, (row,)))
+        rows = list(result.rows)
+        rows[broken] = RowResult(error="the logits are not finite")
+        return StepResult(tuple(rows))
+
+    def _plan(self) -> None:
+        before = set(self.running)
+        plan = self.plan = self.scheduler.plan()
+        overdue = [
+            c for c in self.clients.values() if c.open and c.due is not None and c.due <= self.clock.now
+        ]
+        self._hear()
+        assert not any(client.open for client in overdue), "a deadline passed unnoticed"
+        if plan is None:
+            return
+        self.tally.steps += 1
+        assert 0 < plan.tokens <= self.budget, "over the token budget"
+        seen: set[Choice] = set()
+        for row in plan.rows:
+            sequence = row.sequence
+            choice = (sequence.request.request_id, sequence.index)
+            assert choice not in seen, "a sequence has two rows"
+            seen.add(choice)
+            end = row.start + row.count
+            assert row.start == sequence.computed, "a row starts where nothing was computed before"
+            assert end <= len(sequence.tokens)
+            assert end <= len(sequence.pages) * self.page_size, "a row beyond its page table"
+            assert row.sample == (end == len(sequence.tokens) and sequence.request.sampling.max_tokens > 0)
+            self.admitted[choice] = sequence
+            self.watched.update(sequence.pages)
+            if choice not in before:
+                self._check_order(sequence)
+        self.watched.update(copy.src for copy in plan.copies)
+        self._log("plan", [(r.sequence.uid, r.start, r.count) for r in plan.rows], plan.copies, plan.retired)
+
+    def _landed(self) -> Plan:
+        assert self.plan is not None
+        plan = self.plan
+        self.plan = None
+        self.watched.clear()
+        return plan
+
+    # ---- what clients see --------------------------------------------------------------------------------------------
+
+    def _hear(self) -> None:
+        events = self.scheduler.take_events()
+        for started in events.started:
+            client = self.clients[started.request_id]
+            assert not client.started, "started twice"
+            client.started = True
+            self.tally.prompt += len(client.request.prompt)
+            self.tally.cached += started.cached_tokens
+            self._check_cached(client, started.cached_tokens)
+        for delta in events.deltas:
+            client = self.clients[delta.request_id]
+            assert delta.index in client.open, "a delta after the end"
+            got = client.got[delta.index]
+            got += delta.tokens
+            self.tally.generated += len(delta.tokens)
+            expected = client.expected[delta.index]
+            assert got == expected[: len(got)], (
+                f"{delta.request_id}[{delta.index}] differs from the reference"
+            )
+            assert client.started or delta.finish == "abort", "a delta before the start"
+            if delta.finish is not None:
+                client.open.remove(delta.index)
+                self._check_finish(client, delta.index, delta.finish)
+            if delta.index == 0 and delta.prompt_logprobs is not None:
+                assert client.request.sampling.prompt_logprobs is not None
+        for failed in events.failed:
+            client = self.clients[failed.request_id]
+            assert client.open, "a failure after the end"
+            client.open.clear()
+        if events.started or events.deltas or events.failed:
+            self._log(events.started, events.deltas, events.failed)
+
+    def _check_finish(self, client: _Client, index: int, finish: str) -> None:
+        if finish == "abort":
+            return
+        got, sampling = client.got[index], client.request.sampling
+        assert got == client.expected[index], "ended before the reference does"
+        stopped = bool(got) and got[-1] in sampling.stop_token_ids and len(got) > sampling.min_tokens
+        assert finish == ("stop" if stopped else "length")
+        self.finished += 1
+
+    def _check_cached(self, client: _Client, cached: int) -> None:
+        """Nothing is found that was not computed before for the same namespace and adapter."""
+        request = client.request
+        past = self.past.setdefault((request.namespace, request.adapter), [])
+        longest = max((_common(request.prompt, tokens) for tokens in past), default=0)
+        assert 0 <= cached <= min(longest, len(request.prompt) - 1), "found what was never there"
+        reads = request.use_cache and (request.sampling.prompt_logprobs is None or 0 not in client.open)
+        assert cached == 0 or reads, "a request that bypasses the cache found something"
+        past += [request.prompt + expected for expected in client.expected]
+
+    # ---- invariants --------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        self.scheduler.check()
+        self.running = {
+            choice for choice, sequence in self.admitted.items() if sequence.status is Status.RUNNING
+        }
+        for page in self.watched:
+            assert self.cache.pool.holders(page), "a page is free while a step in flight reads it"
+        counters = self.scheduler.counters()
+        tally = self.tally
+        open_choices = sum(len(client.open) for client in self.clients.values())
+        assert counters.running + counters.waiting == open_choices, "a choice is lost or counted twice"
+        assert counters.running == len(self.running)
+        assert counters.generated_tokens == tally.generated
+        assert counters.computed_tokens == tally.computed
+        assert counters.prompt_tokens == tally.prompt
+        assert counters.cached_tokens == tally.cached
+        assert counters.aborted == tally.aborted
+        assert counters.steps == tally.steps
+        assert counters.failed_checks == 0
+        if self.operations % 64 == 0:
+            self._forget()
+
+    def _check_order(self, sequence: Sequence) -> None:
+        """Whoever was preempted is not overtaken by a later arrival of its tenant and priority."""
+        mine = self._place(sequence)
+        for other in self.admitted.values():
+            if other.status is Status.WAITING and _line(other) == _line(sequence):
+                assert self._place(other) > mine, "a preempted sequence was overtaken"
+
+    def _place(self, sequence: Sequence) -> tuple[int, int]:
+        return self.clients[sequence.request.request_id].order, sequence.index
+
+    def _forget(self) -> None:
+        """Keep the run's own cost from growing with its length."""
+        self.admitted = {c: s for c, s in self.admitted.items() if s.status is not Status.FINISHED}
+        self.clients = {name: client for name, client in self.clients.items() if client.open}
+
+    def _log(self, *what: object) -> None:
+        self.log.update(repr(what).encode())
+
+
+def _line(sequence: Sequence) -> tuple[str, int]:
+    return sequence.request.tenant, sequence.request.priority
+
+
+def _common(a: list[int], b: list[int]) -> int:
+    length = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        length += 1
+    return length
