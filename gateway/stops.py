@@ -113,7 +113,8 @@ class _Automaton:
         self.match_depth: list[int] = [0]
         """Length of the longest stop that ends at this node, 0 for none."""
         self.open_depth: list[int] = [0]
-        """Length of the longest suffix of this node that is a proper prefix of a stop."""
+        """Length of the longest suffix of this node that is a proper prefix of a stop, 0 for none. Also 0 for a whole
+        stop that none continues: the search ends there, and what could still begin inside it does not matter."""
         for stop in stops:
             self._add(stop)
         self._link()
@@ -148,7 +149,7 @@ class _Automaton:
             node, depth = queue.popleft()
             suffix = self._fail[node]
             self.match_depth[node] = self.match_depth[node] or self.match_depth[suffix]
-            self.open_depth[node] = depth if self._next[node] else self.open_depth[suffix]
+            self.open_depth[node] = depth if self._next[node] else 0
             for character, child in self._next[node].items():
                 self._fail[child] = self.step(suffix, character)
                 queue.append((child, depth + 1))

@@ -80,11 +80,11 @@ def test_cost_is_a_few_microseconds_a_token_at_any_length() -> None:
         best = float("inf")
         for _ in range(3):
             detokenizer = Detokenizer(tokenizer)
-            start = time.perf_counter()
+            start = time.thread_time()
             for _ in range(times):
                 for token in ids:
                     detokenizer.push((token,))
-            best = min(best, (time.perf_counter() - start) / times / len(ids))
+            best = min(best, (time.thread_time() - start) / times / len(ids))
         return best
 
     short, long = per_token(5), per_token(40)

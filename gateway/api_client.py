@@ -1,0 +1,77 @@
+"""The little of an OpenAI-compatible server's client side that our own terminal tools need."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import orjson
+
+
+class ApiError(Exception):
+    """The server could not be reached, or answered with an error. One line for the user."""
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def base_url(url: str) -> str:
+    """`url` as it is meant: a bare host gets the usual `/v1`, and any path given is respected."""
+    url = url.rstrip("/")
+    if "://" not in url:
+        url = f"http://{url}"
+    return url if "/" in url.partition("://")[2] else f"{url}/v1"
+
+
+def open_session(key: str | None, *, timeout: float) -> aiohttp.ClientSession:
+    """A session without a bound on connections. `timeout` is for a whole request, in seconds."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=timeout),
+        headers=headers,
+    )
+
+
+async def first_model(session: aiohttp.ClientSession, url: str) -> str:
+    """The first model the server lists. Raises ApiError."""
+    try:
+        async with session.get(f"{url}/models") as response:
+            await raise_for_status(response)
+            models = orjson.loads(await response.read())["data"]
+            return str(models[0]["id"])
+    except aiohttp.ClientError as error:
+        raise ApiError(f"cannot reach {url}: {error}") from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise ApiError(f"{url}/models does not list a model") from error
+
+
+async def raise_for_status(response: aiohttp.ClientResponse) -> None:
+    """Raises ApiError with the server's own words for any status but 200."""
+    if response.status != 200:
+        raise ApiError(error_message(await response.read()), status=response.status)
+
+
+def error_message(body: bytes) -> str:
+    """The message of an error body in OpenAI's shape, or the start of whatever it is."""
+    try:
+        return str(orjson.loads(body)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return body[:200].decode("utf-8", "replace").strip() or "no reason given"
+
+
+async def stream_events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+    """The JSON events of an SSE answer up to `[DONE]`. Raises ApiError for an error event and for a stream cut off."""
+    async for line in response.content:
+        if not line.startswith(b"data:"):
+            continue
+        payload = line[5:].strip()
+        if payload == b"[DONE]":
+            return
+        event = orjson.loads(payload)
+        if "error" in event:
+            raise ApiError(error_message(payload))
+        yield event
+    raise ApiError("the answer was cut off")
