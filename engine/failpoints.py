@@ -41,6 +41,12 @@ class Failpoint:
     seconds: float = 0.0
 
 
+def check_failpoint(spec: str) -> None:
+    """Raises BadRequest if it could not be set in test mode."""
+    if spec != OFF:
+        parse_failpoint(spec)
+
+
 def parse_failpoint(spec: str) -> Failpoint:
     """Raises BadRequest that says what is wrong with it."""
     name, _, value = spec.partition("=")

@@ -19,6 +19,7 @@ from .child import Child, describe_exit
 from .client import EngineHealth, EngineStatus, RequestStream
 from .config import EngineConfig
 from .errors import BadRequest, ChannelError, EngineDied, EngineUnavailable, QueueFull, StartError
+from .failpoints import check_failpoint
 from .heartbeat import INTERVAL, Beat, Vitals, Watchdog
 from .poison import PoisonGuard
 from .prepare import check_request
@@ -168,6 +169,10 @@ class EngineProcess:
             del self._questions[query_id]
 
     def set_failpoint(self, spec: str) -> None:
+        """Raises BadRequest outside test mode and for a spec that is none."""
+        if not self._config.test_mode:
+            raise BadRequest("failpoints exist in test mode only")
+        check_failpoint(spec)
         self._command(SetFailpoint(spec))
 
     def flush(self) -> None:

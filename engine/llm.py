@@ -1,0 +1,213 @@
+"""The engine as a library: token ids in, token ids out, in this very process. No socket, no HTTP.
+
+    llm = LLM("path/to/model")
+    for completion in llm.generate([[1, 2, 3], [4, 5]], SamplingParams(max_tokens=16)):
+        print(completion.answers[0].tokens)
+
+Prompts may be text if the caller brings an `encode`; the engine itself knows none.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .assemble import assemble
+from .batch import RunnerInfo
+from .config import EngineConfig
+from .errors import DeadlineExceeded, RequestFailure
+from .prepare import check_request
+from .request import (
+    EngineCounters,
+    FinishReason,
+    GenerationRequest,
+    RequestFailed,
+    RequestStarted,
+    SamplingParams,
+    SequenceDelta,
+    StepOutput,
+    TokenLogprob,
+)
+
+Event = RequestStarted | SequenceDelta | RequestFailed
+
+STALLED = 0.001
+"""Seconds until a scheduler that has work but can plan none is asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One choice. `finish` is None if the request failed before it ended."""
+
+    tokens: tuple[int, ...]
+    finish: FinishReason | None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What came of one request: `answers[i]` is choice i. With `error` set they are what there was until then."""
+
+    request: GenerationRequest
+    cached_tokens: int
+    answers: tuple[Answer, ...]
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    error: RequestFailure | None = None
+
+
+class LLM:
+    """For one thread. Requests of several calls (a stream within a stream) share steps and the prefix cache."""
+
+    def __init__(
+        self, model: EngineConfig | str | Path, *, encode: Callable[[str], list[int]] | None = None
+    ) -> None:
+        """`model` is a directory in Hugging Face layout or a whole configuration. Raises StartError."""
+        config = model if isinstance(model, EngineConfig) else EngineConfig(model_dir=str(model))
+        self._engine = assemble(config)
+        self._encode = encode
+        self._counters = EngineCounters()
+        self._collectors: dict[str, _Collector] = {}
+        self._ids = (f"llm-{number}" for number in itertools.count(1))
+
+    @property
+    def info(self) -> RunnerInfo:
+        return self._engine.info
+
+    @property
+    def counters(self) -> EngineCounters:
+        """As of the last step."""
+        return self._counters
+
+    def generate(
+        self,
+        prompts: Sequence[list[int] | str],
+        sampling: SamplingParams | Sequence[SamplingParams],
+        *,
+        n: int = 1,
+    ) -> list[Completion]:
+        """Answer all prompts together, in their order, with one sampling for all or one for each.
+
+        Raises BadRequest before anything is computed. A request that fails later fails alone: see `Completion.error`.
+        """
+        each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else sampling
+        if len(each) != len(prompts):
+            raise ValueError(f"{len(prompts)} prompts, but {len(each)} sampling parameters")
+        return self.answer([self._request(prompt, one, n) for prompt, one in zip(prompts, each, strict=True)])
+
+    def answer(self, requests: Iterable[GenerationRequest]) -> list[Completion]:
+        """The same for requests made by hand, whose ids have to differ."""
+        requests = list(requests)
+        for request in requests:
+            self._check(request)
+        collectors = [self._submit(request) for request in requests]
+        try:
+            while not all(collector.done for collector in collectors):
+                self._step()
+        finally:
+            for collector in collectors:
+                self._forget(collector)
+        return [collector.completion() for collector in collectors]
+
+    def stream(
+        self, prompt: list[int] | str, sampling: SamplingParams, *, n: int = 1
+    ) -> Iterator[SequenceDelta]:
+        """What each step adds, as it comes. Closing the iterator aborts. Raises BadRequest at once, RequestFailure late."""
+        request = self._request(prompt, sampling, n)
+        self._check(request)
+        return self._stream(request)
+
+    def _stream(self, request: GenerationRequest) -> Iterator[SequenceDelta]:
+        collector = self._submit(request)
+        read = 0
+        try:
+            while True:
+                new = collector.deltas[read:]
+                read += len(new)
+                yield from new
+                if collector.error is not None:
+                    raise collector.error
+                if collector.done and read == len(collector.deltas):
+                    return
+                if not collector.done:
+                    self._step()
+        finally:
+            self._forget(collector)
+
+    def _request(self, prompt: list[int] | str, sampling: SamplingParams, n: int) -> GenerationRequest:
+        if isinstance(prompt, str):
+            if self._encode is None:
+                raise ValueError("prompts of text need an LLM with an encode function")
+            prompt = self._encode(prompt)
+        return GenerationRequest(request_id=next(self._ids), prompt=prompt, sampling=sampling, n=n)
+
+    def _check(self, request: GenerationRequest) -> None:
+        check_request(request, vocab_size=self.info.vocab_size, max_model_len=self._engine.max_length)
+
+    def _submit(self, request: GenerationRequest) -> _Collector:
+        collector = _Collector(request)
+        self._collectors[request.request_id] = collector
+        self._engine.submit(request)
+        return collector
+
+    def _forget(self, collector: _Collector) -> None:
+        if not collector.done:
+            self._engine.abort(collector.request.request_id)
+        del self._collectors[collector.request.request_id]
+
+    def _step(self) -> None:
+        plan = self._engine.plan()
+        if plan is not None:
+            self._engine.commit(plan, self._engine.run(plan))
+        news = self._engine.take_news()
+        if news is not None:
+            self._hand_out(news)
+        elif plan is None:
+            time.sleep(STALLED)
+
+    def _hand_out(self, news: StepOutput) -> None:
+        self._counters = news.counters
+        events: tuple[Event, ...] = (*news.started, *news.deltas, *news.failed)
+        for event in events:
+            collector = self._collectors.get(event.request_id)
+            if collector is not None:  # else aborted since
+                collector.take(event)
+
+
+@dataclass(slots=True)
+class _Collector:
+    request: GenerationRequest
+    cached_tokens: int = 0
+    deltas: list[SequenceDelta] = field(default_factory=list)
+    error: RequestFailure | None = None
+    finished: int = 0
+
+    @property
+    def done(self) -> bool:
+        return self.error is not None or self.finished == self.request.n
+
+    def take(self, event: Event) -> None:
+        match event:
+            case RequestStarted():
+                self.cached_tokens = event.cached_tokens
+            case SequenceDelta():
+                self.deltas.append(event)
+                self.finished += event.finish is not None
+            case RequestFailed():
+                kind = DeadlineExceeded if event.kind == "deadline" else RequestFailure
+                self.error = kind(event.message)
+
+    def completion(self) -> Completion:
+        prompt = next((d.prompt_logprobs for d in self.deltas if d.prompt_logprobs is not None), None)
+        answers = tuple(self._answer(index) for index in range(self.request.n))
+        return Completion(self.request, self.cached_tokens, answers, prompt, self.error)
+
+    def _answer(self, index: int) -> Answer:
+        deltas = [delta for delta in self.deltas if delta.index == index]
+        tokens = tuple(token for delta in deltas for token in delta.tokens)
+        logprobs = None
+        if self.request.sampling.logprobs is not None:
+            logprobs = tuple(item for delta in deltas for item in delta.logprobs or ())
+        return Answer(tokens, deltas[-1].finish if deltas else None, logprobs)

@@ -1,0 +1,127 @@
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from engine.config import EngineConfig, HashModelConfig
+from engine.errors import BadRequest, DeadlineExceeded, RequestFailure, StartError
+from engine.hash_model import reference
+from engine.llm import LLM
+from engine.request import GenerationRequest, SamplingParams
+
+CONFIG = EngineConfig(hash_model=HashModelConfig(), test_mode=True)
+SAMPLING = SamplingParams(max_tokens=10)
+
+
+@pytest.fixture
+def llm() -> Iterator[LLM]:
+    llm = LLM(CONFIG, encode=lambda text: list(text.encode()))
+    yield llm
+    census = llm._engine.census()
+    assert census.pages_held == 0
+    assert not llm._engine.has_work
+    assert not llm._collectors
+
+
+def test_answers_come_in_the_order_of_the_prompts(llm: LLM) -> None:
+    prompts: list[list[int] | str] = [[65, number] for number in range(20)]
+    samplings = [SamplingParams(max_tokens=20 - number, seed=number) for number in range(20)]
+    for prompt, sampling, completion in zip(
+        prompts, samplings, llm.generate(prompts, samplings), strict=True
+    ):
+        assert completion.request.prompt == prompt
+        assert list(completion.answers[0].tokens) == reference(completion.request.prompt, sampling)
+        assert completion.answers[0].finish == "length"
+        assert completion.error is None
+    assert llm.counters.generated_tokens == sum(range(1, 21))
+
+
+def test_choices_log_probabilities_and_the_cache(llm: LLM) -> None:
+    sampling = SamplingParams(max_tokens=4, logprobs=2, prompt_logprobs=1)
+    (whole,) = llm.generate(["a prompt of more than a page"], sampling, n=3)
+    for index, answer in enumerate(whole.answers):
+        assert list(answer.tokens) == reference(whole.request.prompt, sampling, index)
+        assert answer.logprobs is not None
+        assert [len(item.top) for item in answer.logprobs] == [2] * 4
+    assert whole.prompt_logprobs is not None
+    assert len(whole.prompt_logprobs) == len(whole.request.prompt)
+    (again,) = llm.generate(["a prompt of more than a page"], SAMPLING)
+    assert again.cached_tokens >= 16
+    assert again.answers[0].logprobs is None
+
+
+def test_a_stream_gives_the_same_and_may_nest(llm: LLM) -> None:
+    outer = []
+    for delta in llm.stream("outer", SAMPLING):
+        outer += delta.tokens
+        inner = [token for inside in llm.stream("inner", SAMPLING) for token in inside.tokens]
+        assert inner == reference(list(b"inner"), SAMPLING)
+    assert outer == reference(list(b"outer"), SAMPLING)
+
+
+def test_closing_a_stream_aborts_it(llm: LLM) -> None:
+    stream = llm.stream("a", SamplingParams(max_tokens=10_000))
+    assert next(stream).tokens
+    stream.close()  # type: ignore[attr-defined]
+    assert llm._engine.census().counters.running == 0
+    list(llm.stream("b", SAMPLING))
+    assert llm.counters.aborted == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sampling"), [([], SAMPLING), ([-1], SAMPLING), ([1], SamplingParams(max_tokens=1, top_p=2.0))]
+)
+def test_bad_requests_are_named_before_anything_is_computed(
+    llm: LLM, prompt: list[int], sampling: SamplingParams
+) -> None:
+    with pytest.raises(BadRequest):
+        llm.generate([[1, 2], prompt], sampling)
+    with pytest.raises(BadRequest):
+        llm.stream(prompt, sampling)
+    assert llm.counters.steps == 0
+
+
+def test_a_failure_is_told_with_its_request_and_spares_the_others(llm: LLM) -> None:
+    late = GenerationRequest(
+        request_id="late", prompt=[1], sampling=SamplingParams(max_tokens=30_000), deadline=0.05
+    )
+    good = GenerationRequest(request_id="good", prompt=[1], sampling=SAMPLING)
+    first, second = llm.answer([late, good])
+    assert isinstance(first.error, DeadlineExceeded)
+    assert first.answers[0].finish is None
+    assert list(second.answers[0].tokens) == reference([1], SAMPLING)
+    llm._engine.set_failpoint("forward_raises=3")
+    with pytest.raises(RequestFailure):
+        list(llm.stream("a", SAMPLING))
+
+
+def test_what_the_caller_got_wrong() -> None:
+    llm = LLM(CONFIG)
+    with pytest.raises(ValueError, match="encode"):
+        llm.generate(["text"], SAMPLING)
+    with pytest.raises(ValueError, match="2 prompts, but 1"):
+        llm.generate([[1], [2]], [SAMPLING])
+
+
+def test_no_model_is_one_clear_line() -> None:
+    with pytest.raises(StartError, match="model"):
+        LLM(EngineConfig())
+
+
+def test_what_a_client_imports_and_the_hash_model_run_without_torch() -> None:
+    script = """
+import sys
+import engine, engine.channel, engine.client, engine.process, engine.llm
+from engine.config import EngineConfig, HashModelConfig
+from engine.request import SamplingParams
+llm = engine.llm.LLM(EngineConfig(hash_model=HashModelConfig()))
+assert llm.generate([[1]], SamplingParams(max_tokens=2))[0].answers[0].tokens
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_the_client_side_imports_no_numpy_either() -> None:
+    script = "import sys, engine.process; assert not {'torch', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -1,0 +1,525 @@
+"""With real child processes and the hash model: what a client of the engine sees, whatever happens to the child."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import zmq
+from blockbuster import BlockBuster
+
+from engine.backlog import QueueLimits
+from engine.client import RequestStream
+from engine.config import EngineConfig, HashModelConfig
+from engine.errors import (
+    BadRequest,
+    DeadlineExceeded,
+    EngineDied,
+    EngineUnavailable,
+    QueueFull,
+    RequestFailure,
+    StartError,
+)
+from engine.hash_model import reference
+from engine.heartbeat import Watchdog
+from engine.process import EngineProcess
+from engine.request import GenerationRequest, SamplingParams, SequenceDelta
+from engine.restarts import RestartPolicy
+
+CONFIG = EngineConfig(hash_model=HashModelConfig(), test_mode=True)
+ENDLESS = 30_000
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Children put their sockets below a directory of the test's own (a short path: sockets allow no long ones)."""
+    with tempfile.TemporaryDirectory(prefix="hw") as directory:
+        monkeypatch.setattr(tempfile, "tempdir", directory)
+        yield
+        assert list(Path(directory).iterdir()) == []
+
+
+@asynccontextmanager
+async def running(
+    config: EngineConfig = CONFIG,
+    *,
+    limits: QueueLimits | None = None,
+    watchdog: Watchdog | None = None,
+    restarts: RestartPolicy | None = None,
+) -> AsyncIterator[EngineProcess]:
+    engine = EngineProcess(config, limits=limits, watchdog=watchdog, restarts=restarts)
+    await engine.start()
+    try:
+        await engine.ready()
+        yield engine
+    finally:
+        pid = engine.health.pid
+        await engine.stop()
+        assert pid is None or gone(pid), "the child is still there"
+
+
+def gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state in "ZX"  # dead, and somebody else's to reap
+
+
+def request(name: str, max_tokens: int = 20, *, n: int = 1, tenant: str = "") -> GenerationRequest:
+    return GenerationRequest(
+        request_id=name,
+        prompt=list(f"a prompt for {name}".encode()),
+        sampling=SamplingParams(max_tokens=max_tokens, seed=len(name)),
+        n=n,
+        tenant=tenant,
+    )
+
+
+async def tokens_of(stream: RequestStream, index: int = 0) -> list[int]:
+    tokens: list[int] = []
+    while events := await stream.read():
+        for event in events:
+            if isinstance(event, SequenceDelta) and event.index == index:
+                tokens += event.tokens
+    return tokens
+
+
+async def started(stream: RequestStream) -> None:
+    while not any(isinstance(event, SequenceDelta) for event in await stream.read()):
+        pass
+
+
+async def right(engine: EngineProcess, name: str = "after") -> bool:
+    one = request(name)
+    return await tokens_of(engine.submit(one)) == reference(one.prompt, one.sampling)
+
+
+async def until(condition: Callable[[], bool], seconds: float) -> float:
+    """Wait for it; how long it took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < seconds, "waited in vain"
+        await asyncio.sleep(0.01)
+    return time.monotonic() - began
+
+
+def pid_of(engine: EngineProcess) -> int:
+    pid = engine.health.pid
+    assert pid is not None
+    return pid
+
+
+async def failure_of(awaitable: Awaitable[object]) -> BaseException:
+    with pytest.raises(RequestFailure) as raised:
+        await awaitable
+    return raised.value
+
+
+# ---- serving ---------------------------------------------------------------------------------------------------------
+
+
+async def test_many_at_once_with_aborts_are_answered_exactly() -> None:
+    async def whole(engine: EngineProcess, number: int) -> None:
+        one = request(f"r{number % 7}.{number}", 5 + number, n=1 + number % 3)
+        choices = [engine.submit(one)]
+        events: list[SequenceDelta] = []
+        while batch := await choices[0].read():
+            events += [event for event in batch if isinstance(event, SequenceDelta)]
+        for index in range(one.n):
+            tokens = [token for event in events if event.index == index for token in event.tokens]
+            assert tokens == reference(one.prompt, one.sampling, index)
+
+    async def aborted(engine: EngineProcess, number: int) -> None:
+        one = request(f"a{number}", ENDLESS)
+        stream = engine.submit(one)
+        if number % 2:
+            await started(stream)
+        stream.abort()
+        stream.abort()
+        assert await stream.read() == [] or stream.done
+
+    async with running() as engine:
+        tasks = [whole(engine, number) for number in range(40)] + [
+            aborted(engine, number) for number in range(12)
+        ]
+        await asyncio.gather(*tasks)
+        assert engine.waiting_requests == engine.waiting_tokens == 0
+        assert not engine._streams
+        state = await engine.state()
+        assert (state.pages_held, state.counters.running, state.counters.waiting) == (0, 0, 0)
+
+
+async def test_one_choice_can_be_stopped_alone() -> None:
+    async with running() as engine:
+        one = request("a", 200, n=2)
+        stream = engine.submit(one)
+        stream.abort(0)
+        assert await tokens_of(stream, 1) == reference(one.prompt, one.sampling, 1)
+
+
+async def test_an_abort_gives_the_pages_back() -> None:
+    async with running() as engine:
+        baseline = await engine.state()
+        streams = [engine.submit(request(f"r{number}", ENDLESS)) for number in range(8)]
+        await asyncio.gather(*map(started, streams))
+        assert (await engine.state()).counters.running == 8
+        for stream in streams:
+            stream.abort()
+        state = await engine.state()
+        assert (state.pages_held, state.counters.running) == (0, 0)
+        engine.flush()
+        assert (await engine.state()).counters.pages_free == baseline.counters.pages_free
+        assert engine.counters.running == 0
+
+
+async def test_bad_requests_are_refused_before_they_are_sent() -> None:
+    async with running() as engine:
+        stream = engine.submit(request("a", ENDLESS))
+        for bad in (
+            request("a"),
+            request("b", -1),
+            GenerationRequest(request_id="c", prompt=[999], sampling=SamplingParams(max_tokens=1)),
+        ):
+            with pytest.raises(BadRequest):
+                engine.submit(bad)
+        assert engine.waiting_requests <= 1
+        stream.abort()
+        assert await right(engine)
+
+
+async def test_a_deadline_is_told_apart_from_other_failures() -> None:
+    async with running() as engine:
+        one = GenerationRequest(
+            request_id="late", prompt=[1], sampling=SamplingParams(max_tokens=ENDLESS), deadline=0.05
+        )
+        assert isinstance(await failure_of(tokens_of(engine.submit(one))), DeadlineExceeded)
+
+
+async def test_the_queue_is_bounded_at_once_and_by_tenant() -> None:
+    config = EngineConfig(hash_model=HashModelConfig(), test_mode=True, max_running=1)
+    limits = QueueLimits(requests=3, tokens=100, tenant_requests=2)
+    async with running(config, limits=limits) as engine:
+        first = engine.submit(request("first", ENDLESS, tenant="a"))
+        await started(first)
+        assert engine.waiting_requests == 0
+        streams = [engine.submit(request(f"r{number}", 3, tenant="a")) for number in range(2)]
+        began = time.perf_counter()
+        for _ in range(100):
+            with pytest.raises(QueueFull, match="this key") as raised:
+                engine.submit(request("r2", tenant="a"))
+        assert (time.perf_counter() - began) / 100 < 0.005
+        assert raised.value.tenant
+        assert 1 <= raised.value.retry_after <= 60
+        streams.append(engine.submit(request("r3", 3, tenant="b")))
+        with pytest.raises(QueueFull, match="3 requests are waiting"):
+            engine.submit(request("r4", tenant="c"))
+        streams.pop(0).abort()
+        long = GenerationRequest(request_id="l", prompt=[1] * 90, sampling=SamplingParams(max_tokens=1))
+        with pytest.raises(QueueFull, match="prompt tokens"):
+            engine.submit(long)
+        first.abort()
+        await asyncio.gather(*map(tokens_of, streams))
+        assert (engine.waiting_requests, engine.waiting_tokens) == (0, 0)
+
+
+async def test_a_faulty_step_fails_its_requests_and_no_others() -> None:
+    async with running() as engine:
+        engine.set_failpoint("forward_raises=5")
+        first = [engine.submit(request(f"first{number}", 50)) for number in range(4)]
+        for stream in first:
+            failure = await failure_of(tokens_of(stream))
+            assert not isinstance(failure, EngineDied)
+        assert await right(engine)
+        assert engine.health.restarts == 0
+
+
+async def test_failpoints_are_refused_outside_test_mode_and_when_they_are_none() -> None:
+    async with running() as engine:
+        with pytest.raises(BadRequest, match="no failpoint"):
+            engine.set_failpoint("surprise=1")
+        engine.set_failpoint("off")
+    async with running(EngineConfig(hash_model=HashModelConfig())) as engine:
+        with pytest.raises(BadRequest, match="test mode"):
+            engine.set_failpoint("crash=1")
+
+
+# ---- the child dies, freezes, hangs ----------------------------------------------------------------------------------
+
+
+async def test_a_killed_engine_fails_its_streams_at_once_and_comes_back() -> None:
+    async with running() as engine:
+        streams = [engine.submit(request(f"r{number}", ENDLESS)) for number in range(8)]
+        await asyncio.gather(*map(started, streams))
+        question = asyncio.ensure_future(engine.state())
+        await asyncio.sleep(0)
+        began = time.monotonic()
+        os.kill(pid_of(engine), signal.SIGKILL)
+        failures = await asyncio.gather(*(failure_of(tokens_of(stream)) for stream in streams))
+        assert time.monotonic() - began < 0.5
+        assert all(isinstance(failure, EngineDied) for failure in failures)
+        await asyncio.gather(question, return_exceptions=True)  # answered or refused, but over
+        with pytest.raises(EngineUnavailable) as raised:
+            engine.submit(request("too early"))
+        assert raised.value.retry_after >= 1
+        await engine.ready()
+        assert time.monotonic() - began < 5
+        assert engine.health.restarts == 1
+        assert engine.waiting_requests == 0
+        streams[0].abort()  # of a request the new child has never heard of
+        assert await right(engine, "r0")
+
+
+async def test_a_frozen_engine_is_noticed_and_replaced() -> None:
+    async with running() as engine:
+        stream = engine.submit(request("a", ENDLESS))
+        await started(stream)
+        frozen = pid_of(engine)
+        os.kill(frozen, signal.SIGSTOP)
+        assert await until(lambda: engine.health.status != "ready", 3) > 1.5
+        assert engine.health.status == "unresponsive"
+        with pytest.raises(EngineUnavailable):
+            engine.submit(request("b"))
+        assert await until(lambda: engine.health.status == "ready", 3) < 2.5
+        assert isinstance(await failure_of(tokens_of(stream)), EngineDied)
+        assert gone(frozen)
+        assert await right(engine)
+
+
+async def test_an_engine_that_recovers_in_time_loses_nothing() -> None:
+    async with running(watchdog=Watchdog(late_after=0.5, frozen_after=5)) as engine:
+        one = request("a", 2000)
+        stream = engine.submit(one)
+        os.kill(pid_of(engine), signal.SIGSTOP)
+        await until(lambda: engine.health.status == "unresponsive", 2)
+        os.kill(pid_of(engine), signal.SIGCONT)
+        await until(lambda: engine.health.status == "ready", 2)
+        assert await tokens_of(stream) == reference(one.prompt, one.sampling)
+        assert engine.health.restarts == 0
+
+
+async def test_a_long_step_does_not_look_frozen() -> None:
+    async with running(watchdog=Watchdog(late_after=0.5, frozen_after=0.9)) as engine:
+        engine.set_failpoint("slow_step=2:1.8")
+        one = request("a")
+        reading = asyncio.ensure_future(tokens_of(engine.submit(one)))
+        while not reading.done():
+            assert engine.health.status == "ready"
+            await asyncio.sleep(0.02)
+        assert reading.result() == reference(one.prompt, one.sampling)
+        assert engine.health.restarts == 0
+
+
+async def test_a_stuck_step_is_ended() -> None:
+    async with running(watchdog=Watchdog(stuck_after=0.6)) as engine:
+        await asyncio.sleep(0.8)  # idleness is not being stuck
+        assert engine.health.restarts == 0
+        engine.set_failpoint("slow_step=2:60")
+        assert isinstance(await failure_of(tokens_of(engine.submit(request("a")))), EngineDied)
+        assert "no step done" in engine.health.detail
+        await engine.ready()
+        assert await right(engine)
+
+
+async def test_a_gateway_that_was_stopped_itself_blames_nobody() -> None:
+    async with running(watchdog=Watchdog(late_after=0.5, frozen_after=0.9)) as engine:
+        os.kill(pid_of(engine), signal.SIGSTOP)
+        time.sleep(1.5)  # noqa: ASYNC251 - the point: our own event loop stands still
+        os.kill(pid_of(engine), signal.SIGCONT)
+        await asyncio.sleep(0.6)
+        assert engine.health.restarts == 0
+        assert await right(engine)
+
+
+async def test_a_request_that_crashes_the_engine_twice_is_refused_and_a_third_crash_is_the_last() -> None:
+    config = EngineConfig(hash_model=HashModelConfig(), test_mode=True, failpoints=("crash=2",))
+    async with running(config, restarts=RestartPolicy(limit=2, longest=0.1)) as engine:
+        for attempt in range(2):
+            one = GenerationRequest(
+                request_id=f"attempt{attempt}",
+                prompt=[1, 2, 3],
+                sampling=SamplingParams(max_tokens=9, seed=attempt),
+            )
+            assert isinstance(await failure_of(tokens_of(engine.submit(one))), EngineDied)
+            await engine.ready()
+        with pytest.raises(BadRequest, match="attempt1 is refused"):
+            engine.submit(one)
+        assert isinstance(await failure_of(tokens_of(engine.submit(request("other")))), EngineDied)
+        with pytest.raises(StartError, match=r"given up after 3 crashes.*SIGABRT"):
+            await engine.ready()
+        assert engine.health.status == "failed"
+        with pytest.raises(EngineUnavailable, match="SIGABRT"):
+            engine.submit(request("never"))
+        with pytest.raises(EngineUnavailable):
+            await engine.state()
+
+
+async def test_requests_killed_from_outside_are_not_to_blame() -> None:
+    async with running() as engine:
+        for attempt in range(3):
+            stream = engine.submit(request("same", ENDLESS))
+            await started(stream)
+            if attempt == 2:
+                stream.abort()
+                break
+            os.kill(pid_of(engine), signal.SIGKILL)
+            await failure_of(tokens_of(stream))
+            await engine.ready()
+
+
+async def test_an_engine_that_cannot_start_says_why_and_is_not_tried_again() -> None:
+    config = EngineConfig(hash_model=HashModelConfig(vocab_size=3))
+    with pytest.raises(StartError, match="vocabulary has 259"):
+        async with running(config) as engine:
+            pytest.fail(f"ready: {engine.health}")
+
+
+async def test_an_engine_that_cannot_be_spawned_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    with pytest.raises(StartError, match=r"given up after 2 crashes.*nonexistent"):
+        async with running(restarts=RestartPolicy(limit=1)) as engine:
+            pytest.fail(f"ready: {engine.health}")
+
+
+# ---- the border ------------------------------------------------------------------------------------------------------
+
+
+async def test_strange_frames_and_strangers_at_the_socket_change_nothing() -> None:
+    async with running() as engine:
+        stream = engine.submit(one := request("a", 3000))
+        await started(stream)
+        assert engine._life is not None
+        child = engine._life.child
+        socket = child._parts.directory / "engine.sock"
+        assert child._parts.directory.stat().st_mode & 0o777 == 0o700
+        for frame in (b"", b"\x80\x04K\x01.", os.urandom(5000)):
+            child._channel._socket.send(frame)
+        stranger = zmq.Context()
+        intruder = stranger.socket(zmq.PAIR)
+        intruder.connect(f"ipc://{socket}")
+        await asyncio.sleep(0.05)
+        await tokens_of(stream)
+        assert await right(engine)
+        assert await tokens_of(engine.submit(request("b"))) == reference(
+            request("b").prompt, request("b").sampling
+        )
+        stranger.destroy(linger=0)
+        assert engine.health.restarts == 0
+        assert one.request_id not in engine._streams
+
+
+async def test_signals_meant_for_the_gateway_do_not_end_the_engine() -> None:
+    async with running() as engine:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(pid_of(engine), number)
+        await asyncio.sleep(0.1)
+        assert await right(engine)
+        assert engine.health.restarts == 0
+
+
+async def test_nothing_blocks_the_event_loop() -> None:
+    detector = BlockBuster()
+    detector.activate()
+    try:
+        engine = EngineProcess(CONFIG)
+        await engine.start()
+        info = await engine.ready()
+        stream = engine.submit(request("a", ENDLESS))
+        await started(stream)
+        os.kill(info.pid, signal.SIGKILL)
+        await failure_of(tokens_of(stream))
+        await engine.ready()
+        await engine.state()
+        await engine.stop()
+    finally:
+        detector.deactivate()
+
+
+# ---- ends ------------------------------------------------------------------------------------------------------------
+
+
+async def test_stop_ends_what_is_in_flight_and_is_final() -> None:
+    async with running() as engine:
+        stream = engine.submit(request("a", ENDLESS))
+        await started(stream)
+        began = time.monotonic()
+        await engine.stop()
+        assert time.monotonic() - began < 1.5
+        with pytest.raises(EngineDied, match="shutting down"):
+            await tokens_of(stream)
+        with pytest.raises(EngineUnavailable):
+            engine.submit(request("b"))
+        with pytest.raises(StartError):
+            await engine.ready()
+        await engine.stop()
+        assert engine.health.status == "stopped"
+
+
+async def test_stop_while_starting() -> None:
+    engine = EngineProcess(CONFIG)
+    await engine.start()
+    await asyncio.sleep(0.02)
+    began = time.monotonic()
+    await engine.stop()
+    assert time.monotonic() - began < 1.5
+
+
+async def test_stop_does_not_wait_long_for_a_frozen_engine() -> None:
+    async with running(watchdog=Watchdog(stop_timeout=0.2)) as engine:
+        os.kill(pid_of(engine), signal.SIGSTOP)
+        began = time.monotonic()
+        await engine.stop()
+        assert time.monotonic() - began < 1.5
+
+
+PARENT = """
+import asyncio, sys
+from engine.config import EngineConfig, HashModelConfig
+from engine.process import EngineProcess
+
+async def main():
+    engine = EngineProcess(EngineConfig(hash_model=HashModelConfig()))
+    await engine.start()
+    print((await engine.ready()).pid, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_child_does_not_outlive_a_killed_parent(stopped: bool) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    try:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        if stopped:
+            os.kill(pid, signal.SIGSTOP)
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+    deadline = time.monotonic() + 2
+    while not gone(pid):
+        assert time.monotonic() < deadline, "the child lives on"
+        time.sleep(0.01)
+
+
+def test_started_by_hand_it_says_so() -> None:
+    child = subprocess.run(
+        [sys.executable, "-m", "engine"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert child.returncode == 1
+    assert "started by its gateway" in child.stderr
