@@ -71,6 +71,8 @@ class GGUFConfig:
         self.tied = OUTPUT not in tensors
         self.vocab_size = tensors[EMBEDDING].shape[0]
         self.layers = self._count("block_count")
+        if self.layers > len(tensors):
+            raise ModelError(f"{file} is damaged: it has {len(tensors)} tensors for {self.layers} layers")
         self.hidden_size = self._count("embedding_length")
         self.intermediate_size = self._count("feed_forward_length")
         self.max_position = self._count("context_length")
@@ -191,7 +193,7 @@ class GGUFConfig:
     def _llama3_scaling(self, factors: Sequence[float]) -> dict[str, object]:
         """The parameters behind a table of factors. Whatever does not reproduce the table is refused, not approximated."""
         original = self._count("rope.scaling.original_context_length", _LLAMA3_ORIGINAL)
-        factor = max(factors, default=1.0)
+        factor = max(1.0, *factors)
         expected = [self._llama3_factor(i, factor, original) for i in range(self.head_dim // 2)]
         if len(factors) != len(expected) or not all(map(_near, factors, expected)):
             raise ModelError(f"{self._file}: its rope factors are not those of Llama 3")

@@ -72,6 +72,8 @@ def parse_reference(text: str | None) -> Reference:
     """None is the demo model. What exists on disk wins over a hub id of the same spelling. Raises ModelError."""
     if text is None or text == DEMO_ID:
         return DemoModel()
+    if not text.strip():
+        raise ModelError("the model's name is empty")
     path = Path(text).expanduser()
     if path.is_dir():
         return Directory(path.resolve())

@@ -58,6 +58,7 @@ def run_fetch(root: Path, ref: str | None, progress: ProgressCallback, *, offlin
                 finished = _follow(child.stdout or (), progress)
             finally:
                 child.terminate()  # nothing happens to one that has ended
+                child.wait()  # it removes what is half done
         if not finished:
             raise ModelError(f"fetching the model stopped unexpectedly: {_last_line(complaints)}")
 
