@@ -1,0 +1,84 @@
+"""`headwater serve` as a child process, for measurements from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server that is ready. `pid` is the gateway's."""
+
+    root: str
+    pid: int
+    ready_after: float
+
+    @property
+    def url(self) -> str:
+        return f"{self.root}/v1"
+
+    def state(self) -> dict[str, object]:
+        """GET /admin/state, which answers loopback."""
+        with urllib.request.urlopen(f"{self.root}/admin/state", timeout=10) as response:
+            answer: dict[str, object] = json.load(response)
+            return answer
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """CPU time so far of the gateway and of its children together (the engine)."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return {"gateway": _cpu_seconds(self.pid), "engine": sum(_cpu_seconds(int(pid)) for pid in children)}
+
+
+@contextmanager
+def serve(model: str, *flags: str, timeout: float = 120.0) -> Iterator[Served]:
+    """Start, wait until ready, and end it afterwards. Raises RuntimeError if it never becomes ready."""
+    port = _free_port()
+    command = [sys.executable, "-m", "gateway", "serve", model, "--port", str(port), *flags]
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=sys.stderr)
+    try:
+        root = f"http://127.0.0.1:{port}"
+        while not _ready(root):
+            if process.poll() is not None or time.perf_counter() - start > timeout:
+                raise RuntimeError(f"the server did not become ready (exit status {process.poll()})")
+            time.sleep(0.05)
+        yield Served(root, process.pid, time.perf_counter() - start)
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _ready(root: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{root}/health/ready", timeout=2):
+            return True
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+
+
+def _cpu_seconds(pid: int) -> float:
+    # the name, field 2, may hold spaces; user and system time are fields 14 and 15
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
