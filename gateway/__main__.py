@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
