@@ -7,7 +7,6 @@ rising order of precedence; `options` derives the three from this file. Frozen, 
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
@@ -122,11 +121,6 @@ class EngineOptions(_Part):
         if self.failpoints and not self.test_mode:
             raise ValueError("failpoints need --test-mode")
         return self
-
-
-def thread_count(options: EngineOptions) -> int:
-    """CPU threads for the engine: what was asked for, else the cores this process may run on."""
-    return options.threads or len(os.sched_getaffinity(0))
 
 
 class Served(_Part):

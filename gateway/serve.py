@@ -1,0 +1,147 @@
+"""`headwater serve`: model, engine and application put together, and the start plan printed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from aiohttp import web
+from rich.console import Console
+
+from engine.backlog import QueueLimits
+from engine.config import EngineConfig, HashModelConfig
+from engine.errors import StartError
+from engine.process import EngineProcess
+
+from .app import create_app
+from .chat_template import ChatTemplate
+from .config import EngineOptions, Http, Limits, ModelOptions, Served
+from .errors import TemplateError
+from .pull import pull
+from .server import Stop, check_exposed, run
+from .start_plan import start_plan
+from .tokenizer import Tokenizer
+
+HASH_MODEL = "hash"
+"""The model reference of the hash model, which has no directory."""
+
+log = logging.getLogger("headwater")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    served: Served
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+
+
+async def serve(
+    reference: str | None, http: Http, models: ModelOptions, engine: EngineOptions, limits: Limits
+) -> int:
+    """Serve until told to stop; the exit status. Raises StartError for whatever the operator has to change."""
+    check_exposed(http)
+    model = await asyncio.to_thread(open_model, reference, models, engine)
+    process = EngineProcess(
+        engine_config(model.served, engine),
+        limits=QueueLimits(
+            requests=limits.max_queued_requests,
+            tokens=limits.max_queued_tokens,
+            tenant_requests=limits.max_tenant_queued,
+        ),
+    )
+    stop = Stop()
+    start = _Start(process, stop)
+    app = create_app(
+        engine=process,
+        served=model.served,
+        tokenizer=model.tokenizer,
+        template=model.template,
+        http=http,
+        limits=limits,
+        contexts=(start.context,),
+    )
+    await run(app, http, limits, started=_announce(model.served), stop=stop)
+    if start.error is not None:
+        raise start.error
+    return 0
+
+
+def open_model(reference: str | None, models: ModelOptions, engine: EngineOptions) -> ServedModel:
+    """The model's names and text side, after fetching what is missing. Blocks."""
+    if reference == HASH_MODEL:
+        tokenizer = Tokenizer.hash()
+        served = Served(
+            model_id=models.model_id or HASH_MODEL, aliases=models.aliases, test_mode=engine.test_mode
+        )
+        return ServedModel(served, tokenizer, ChatTemplate.hash(tokenizer))
+    local = pull(models.store, reference, Console(stderr=True), offline=models.offline)
+    served = Served(
+        model_id=models.model_id or local.id,
+        aliases=models.aliases,
+        model_dir=local.path,
+        created=local.created,
+        test_mode=engine.test_mode,
+    )
+    tokenizer = Tokenizer.load(local.path)
+    try:
+        template = ChatTemplate.load(local.path, tokenizer)
+    except TemplateError as error:
+        raise StartError(f"the chat template of {local.id} cannot be used: {error}") from None
+    return ServedModel(served, tokenizer, template)
+
+
+def engine_config(served: Served, options: EngineOptions) -> EngineConfig:
+    """The operator's options as the engine's own configuration."""
+    hash_model = None
+    if served.model_dir is None:
+        hash_model = HashModelConfig(step_delay=options.hash_step_delay, token_delay=options.hash_token_delay)
+    return EngineConfig(
+        model_dir=None if served.model_dir is None else str(served.model_dir),
+        hash_model=hash_model,
+        device=options.device,
+        dtype=options.dtype,
+        page_size=options.page_size,
+        pages=options.pages,
+        kv_bytes=options.kv_bytes,
+        max_model_len=options.max_model_len,
+        max_running=options.max_running,
+        max_step_tokens=options.max_step_tokens,
+        prefix_cache=options.prefix_cache,
+        threads=options.threads,
+        native_kernels=options.native_kernels,
+        test_mode=options.test_mode,
+        failpoints=options.failpoints,
+    )
+
+
+class _Start:
+    """Starts and stops the engine around the application; an engine that cannot start takes the server with it."""
+
+    def __init__(self, engine: EngineProcess, stop: Stop) -> None:
+        self._engine = engine
+        self._stop = stop
+        self.error: StartError | None = None
+
+    async def context(self, _: web.Application) -> AsyncIterator[None]:
+        await self._engine.start()
+        watcher = asyncio.create_task(self._watch(), name="engine start")
+        try:
+            yield
+        finally:
+            watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watcher
+            await self._engine.stop()
+
+    async def _watch(self) -> None:
+        try:
+            info = await self._engine.ready()
+        except StartError as error:
+            self.error = error
+            self._stop.now()
+        else:
+            print(start_plan(info), file=sys.stderr, flush=True)
