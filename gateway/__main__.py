@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version as installed_version
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,16 @@ import uvloop
 
 from engine.errors import EngineError
 
+from .api_client import ApiError
 from .config import EngineOptions, Http, Limits, ModelOptions
-from .options import ENVIRONMENT_PREFIX, options_of, read, read_file
+from .options import ENVIRONMENT_PREFIX, options_of, read, read_file, sections_of
 
 SERVE_PARTS = (Http, ModelOptions, EngineOptions, Limits)
+LOCAL = "http://127.0.0.1:8000/v1"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(installed_version("headwater"), prog_name="headwater")
+@click.version_option(package_name="headwater", prog_name="headwater")
 def cli() -> None:
     """Headwater: an OpenAI-compatible LLM server with a managed prompt cache."""
 
@@ -31,7 +33,7 @@ def _load_file(context: click.Context, _: click.Parameter, path: Path | None) ->
     return path
 
 
-@cli.command(short_help="Serve a model over HTTP.")
+@cli.command(cls=sections_of(*SERVE_PARTS), short_help="Serve a model over HTTP.")
 @click.argument("model", required=False)
 @click.option(
     "--config",
@@ -48,21 +50,86 @@ def serve(model: str | None, **values: Any) -> None:
     for the demo model. Every option is also an environment variable HEADWATER_NAME and a key of the --config file;
     flags win over the environment, the environment over the file.
     """
-    from .serve import Serve
+    from .serve import serve as run_server
 
-    http, model_options, engine, limits = (read(part, values) for part in SERVE_PARTS)
-    assert isinstance(http, Http)
-    assert isinstance(model_options, ModelOptions)
-    assert isinstance(engine, EngineOptions)
-    assert isinstance(limits, Limits)
-    raise SystemExit(uvloop.run(Serve(model, http, model_options, engine, limits).run()))
+    parts = (
+        read(Http, values),
+        read(ModelOptions, values),
+        read(EngineOptions, values),
+        read(Limits, values),
+    )
+    _log_to_stderr()
+    raise SystemExit(uvloop.run(run_server(model, *parts)))
+
+
+@cli.command(short_help="Fetch or import a model.")
+@click.argument("model", required=False)
+@options_of(ModelOptions, only=("store", "offline"))
+def pull(model: str | None, store: Path, offline: bool) -> None:
+    """Fetch MODEL (a hub id, a .gguf file, or nothing for the demo model) into the store, ahead of serving it."""
+    from rich.console import Console
+
+    from .pull import pull as fetch
+
+    local = fetch(store, model, Console(stderr=True), offline=offline)
+    click.echo(f"{local.id}: {local.path}")
+
+
+@cli.command(short_help="Talk to a running server.")
+@click.option("--url", default=LOCAL, show_default=True, help="server, with or without /v1")
+@click.option("--model", help="model; default: the first the server lists")
+@click.option("--key", envvar="OPENAI_API_KEY", help="API key")
+@click.option("--system", help="system message")
+def chat(url: str, model: str | None, key: str | None, system: str | None) -> None:
+    """Talk to a running server in the terminal."""
+    from .chat_cli import ChatOptions, run_chat
+
+    run_chat(ChatOptions(url=url, model=model, key=key, system=system))
+
+
+@cli.command(short_help="Put load on a server and measure.")
+@click.argument("url", default=LOCAL)
+@click.option("--model", help="model; default: the first the server lists")
+@click.option("--key", envvar="OPENAI_API_KEY", help="API key")
+@click.option(
+    "--concurrency", "-c", type=int, help="closed loop: users, each waiting for its answer [default: 1]"
+)
+@click.option("--rate", type=float, help="open loop: requests a second, arriving at random")
+@click.option("--requests", "-n", type=int, default=32, show_default=True, help="requests in all")
+@click.option("--prompt-words", type=int, default=100, show_default=True, help="words of each prompt")
+@click.option("--shared-words", type=int, default=0, show_default=True, help="words all prompts begin with")
+@click.option("--out", "out_tokens", type=int, default=64, show_default=True, help="tokens of each answer")
+@click.option("--stream/--no-stream", default=True, help="stream the answers [default: stream]")
+@click.option("--seed", type=int, default=0, show_default=True, help="of the words and of the arrivals")
+@click.option("--timeout", type=float, default=900.0, show_default=True, help="seconds a request may take")
+@click.option("--json", "as_json", is_flag=True, help="one JSON line instead of tables")
+def bench(as_json: bool, **options: Any) -> None:
+    """Put load on any OpenAI-compatible server at URL and report what its users would have felt."""
+    from rich.console import Console
+
+    from .bench import LoadOptions, render, run_load
+
+    try:
+        load = LoadOptions(**options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    report = uvloop.run(run_load(load))
+    if as_json:
+        click.echo(report.to_json())
+    else:
+        Console().print(render(report))
+    raise SystemExit(1 if report.failed else 0)
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 def main() -> None:
     """Entry point. An error of ours is one line on stderr and exit status 1, never a traceback."""
     try:
         cli()
-    except EngineError as error:
+    except (EngineError, ApiError) as error:
         click.echo(f"headwater: {error}", err=True)
         raise SystemExit(1) from None
     except KeyboardInterrupt:

@@ -1,8 +1,8 @@
 """Everything an operator can set, in one place and under one name each.
 
 A field here is a key of the YAML file, an environment variable (`HEADWATER_MAX_BODY`) and a flag (`--max-body`), in
-rising order of precedence; `options` derives the three from this file. Frozen, and handed out in parts: nobody below
-`__main__` sees the whole.
+rising order of precedence; `options` derives the three from this file. The flag of a field that holds several values is
+singular and may be repeated. Frozen, and handed out in parts: nobody below `serve` sees the whole.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ModelOptions(_Part):
     """Which model, and the names it answers to."""
 
     model_id: str | None = Field(None, description="name the model answers to; default: its own")
-    aliases: tuple[str, ...] = Field((), description="further name it answers to (repeatable)")
+    extra_names: tuple[str, ...] = Field((), description="further name it answers to (repeatable)")
     store: Path = Field(
         default_factory=lambda: Path.home() / ".cache" / "headwater",
         description="where pulled and imported models lie",

@@ -7,7 +7,7 @@ as its default map, then the field's default). `read` makes the frozen part from
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -21,21 +21,22 @@ Command = Callable[..., Any]
 ENVIRONMENT_PREFIX = "HEADWATER_"
 
 
-def options_of(*parts: type[BaseModel]) -> Callable[[Command], Command]:
-    """A decorator that adds one option for each field of the parts, in the order of their definition."""
+def options_of(*parts: type[BaseModel], only: Container[str] | None = None) -> Callable[[Command], Command]:
+    """A decorator that adds one option for each field of the parts, in the order of their definition, or `only` some."""
 
     def decorate(command: Command) -> Command:
         for part in reversed(parts):
             for name, field in reversed(part.model_fields.items()):
-                command = _option(name, field)(command)
+                if only is None or name in only:
+                    command = _option(name, field)(command)
         return command
 
     return decorate
 
 
 def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
-    flag = "--" + name.replace("_", "-")
     kind, multiple, toggle = _click_type(field.annotation)
+    flag = _flag(name, multiple=multiple)
     default = field.get_default(call_default_factory=True)
     shown = default not in (None, ()) and not toggle
     return click.option(
@@ -48,6 +49,10 @@ def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
         envvar=ENVIRONMENT_PREFIX + name.upper(),
         help=field.description,
     )
+
+
+def _flag(name: str, *, multiple: bool) -> str:
+    return "--" + (name.removesuffix("s") if multiple else name).replace("_", "-")
 
 
 def _click_type(annotation: Any) -> tuple[click.ParamType[Any] | type | None, bool, bool]:
@@ -67,13 +72,39 @@ def _click_type(annotation: Any) -> tuple[click.ParamType[Any] | type | None, bo
     return annotation, False, False
 
 
+class Sections(click.Command):
+    """A command whose help lists options by part, each under the first sentence of its docstring."""
+
+    parts: tuple[type[BaseModel], ...] = ()
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(context):
+            record = parameter.get_help_record(context)
+            if record is not None and isinstance(parameter, click.Option):
+                sections.setdefault(self._title(parameter.name), []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+    def _title(self, name: str | None) -> str:
+        for part in self.parts:
+            if name in part.model_fields:
+                return (part.__doc__ or part.__name__).partition(".")[0]
+        return "Options"
+
+
+def sections_of(*parts: type[BaseModel]) -> type[Sections]:
+    return type("Sections", (Sections,), {"parts": parts})
+
+
 def read(part: type[PartT], values: dict[str, Any]) -> PartT:
-    """The part made of its own fields among `values`. Raises click.UsageError naming the flag that is wrong."""
+    """The part made of its own fields among `values`. Raises click.UsageError naming the field that is wrong."""
     try:
         return part(**{name: values[name] for name in part.model_fields})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = "--" + str(first["loc"][0]).replace("_", "-") + ": " if first["loc"] else ""
+        where = f"{first['loc'][0]}: " if first["loc"] else ""
         raise click.UsageError(where + first["msg"].removeprefix("Value error, ")) from None
 
 

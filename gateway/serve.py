@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -18,9 +17,9 @@ from engine.errors import StartError
 from engine.process import EngineProcess
 
 from .app import create_app
-from .chat_template import ChatTemplate
+from .chat_template import ChatTemplate, TemplateError
 from .config import EngineOptions, Http, Limits, ModelOptions, Served
-from .errors import TemplateError
+from .key_file import with_file_keys
 from .pull import pull
 from .server import Stop, check_exposed, run
 from .start_plan import start_plan
@@ -28,8 +27,6 @@ from .tokenizer import Tokenizer
 
 HASH_MODEL = "hash"
 """The model reference of the hash model, which has no directory."""
-
-log = logging.getLogger("headwater")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +40,7 @@ async def serve(
     reference: str | None, http: Http, models: ModelOptions, engine: EngineOptions, limits: Limits
 ) -> int:
     """Serve until told to stop; the exit status. Raises StartError for whatever the operator has to change."""
+    http = with_file_keys(http)
     check_exposed(http)
     model = await asyncio.to_thread(open_model, reference, models, engine)
     process = EngineProcess(
@@ -75,13 +73,13 @@ def open_model(reference: str | None, models: ModelOptions, engine: EngineOption
     if reference == HASH_MODEL:
         tokenizer = Tokenizer.hash()
         served = Served(
-            model_id=models.model_id or HASH_MODEL, aliases=models.aliases, test_mode=engine.test_mode
+            model_id=models.model_id or HASH_MODEL, aliases=models.extra_names, test_mode=engine.test_mode
         )
         return ServedModel(served, tokenizer, ChatTemplate.hash(tokenizer))
     local = pull(models.store, reference, Console(stderr=True), offline=models.offline)
     served = Served(
         model_id=models.model_id or local.id,
-        aliases=models.aliases,
+        aliases=models.extra_names,
         model_dir=local.path,
         created=local.created,
         test_mode=engine.test_mode,
@@ -118,6 +116,16 @@ def engine_config(served: Served, options: EngineOptions) -> EngineConfig:
     )
 
 
+def _announce(served: Served) -> Callable[[str, int], None]:
+    def announce(host: str, port: int) -> None:
+        shown = f"[{host}]" if ":" in host else host
+        print(
+            f"headwater: {served.model_id} at http://{shown}:{port}/v1 (loading)", file=sys.stderr, flush=True
+        )
+
+    return announce
+
+
 class _Start:
     """Starts and stops the engine around the application; an engine that cannot start takes the server with it."""
 
@@ -144,4 +152,4 @@ class _Start:
             self.error = error
             self._stop.now()
         else:
-            print(start_plan(info), file=sys.stderr, flush=True)
+            print(f"headwater: ready\n{start_plan(info)}", file=sys.stderr, flush=True)

@@ -58,6 +58,11 @@ class Stop:
     def ask(self) -> None:
         (self.hurried if self.asked.is_set() else self.asked).set()
 
+    def now(self) -> None:
+        """Both at once: there is nothing left to wait for."""
+        self.asked.set()
+        self.hurried.set()
+
 
 async def run(
     app: web.Application,

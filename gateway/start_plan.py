@@ -9,17 +9,14 @@ def start_plan(info: EngineInfo) -> str:
     """Several lines, no colour: it also ends in log files."""
     cache = info.pages * info.page_bytes
     tokens = info.pages * info.page_size
-    fitting = min(info.max_running, max(1, tokens // info.max_model_len))
+    together = min(info.max_running, max(1, tokens // info.max_model_len))
+    batch = f"up to {info.max_running} sequences, {info.max_step_tokens} tokens a step"
     rows = [
         ("device", f"{info.device}, {info.dtype}, {info.attention} attention"),
         ("weights", f"{_size(info.weight_bytes)}, ready after {info.load_seconds:.1f} s"),
         ("KV cache", f"{_size(cache)}: {info.pages:,} pages of {info.page_size} tokens = {tokens:,} tokens"),
         ("context", f"{info.max_model_len:,} tokens a sequence"),
-        (
-            "batch",
-            f"up to {info.max_running} sequences together, {info.max_step_tokens} tokens a step; "
-            f"{fitting} of full length fit in the cache",
-        ),
+        ("batch", f"{batch}; {together} sequences of full length fit in the cache"),
     ]
     return "\n".join(f"  {name:<9} {value}" for name, value in rows)
 

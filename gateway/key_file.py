@@ -1,0 +1,33 @@
+"""API keys from a file, for operators who keep secrets out of flags and the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from engine.errors import StartError
+
+from .config import Http
+
+
+def with_file_keys(http: Http) -> Http:
+    """The same settings with the keys of `api_key_file` among `api_keys`. Raises StartError; a file without a key is
+    one of the reasons, since it would open the server to everybody."""
+    if http.api_key_file is None:
+        return http
+    keys = _read(http.api_key_file)
+    if not keys:
+        raise StartError(f"{http.api_key_file} holds no API key")
+    try:
+        return Http(**{**dict(http), "api_keys": (*http.api_keys, *keys), "api_key_file": None})
+    except ValidationError:
+        raise StartError(f"{http.api_key_file}: an API key is printable ASCII without blanks") from None
+
+
+def _read(path: Path) -> list[str]:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartError(f"cannot read the API keys in {path}: {error}") from None
+    return [key for line in lines if (key := line.partition("#")[0].strip())]

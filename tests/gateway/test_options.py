@@ -1,0 +1,124 @@
+"""One dial, three spellings: precedence, types, and refusals that name the field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from pydantic import BaseModel, ByteSize, Field
+
+from engine.errors import StartError
+from gateway.__main__ import cli
+from gateway.config import EngineOptions, Http, Limits, ModelOptions
+from gateway.key_file import with_file_keys
+from gateway.options import options_of, read, read_file
+
+
+class Dials(BaseModel):
+    """A few dials. Nothing else."""
+
+    port: int = Field(1, ge=0, description="where")
+    size: ByteSize | None = Field(None, description="how much")
+    names: tuple[str, ...] = Field((), description="which")
+    fast: bool = Field(True, description="whether")
+
+
+@click.command()
+@click.option("--config", type=click.Path(path_type=Path), is_eager=True, expose_value=False,
+              callback=lambda context, _, path: path and setattr(context, "default_map", read_file(path, set(Dials.model_fields))))  # fmt: skip
+@options_of(Dials)
+def show(**values: Any) -> None:
+    click.echo(read(Dials, values).model_dump_json())
+
+
+def run(*args: str, env: dict[str, str] | None = None, expect: int = 0) -> str:
+    result = CliRunner().invoke(show, args, env=env)
+    assert result.exit_code == expect, result.output
+    return result.output
+
+
+def test_defaults() -> None:
+    assert run() == '{"port":1,"size":null,"names":[],"fast":true}\n'
+
+
+def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("port: 2\nsize: 1KiB\nnames: [a, b]\nfast: false\n")
+    env = {"HEADWATER_PORT": "3", "HEADWATER_NAMES": "x y"}
+    assert run("--config", str(file)) == '{"port":2,"size":1024,"names":["a","b"],"fast":false}\n'
+    assert '"port":3,"size":1024,"names":["x","y"]' in run("--config", str(file), env=env)
+    assert '"port":4' in run("--config", str(file), "--port", "4", env=env)
+    assert '"names":["z"]' in run("--config", str(file), "--name", "z", env=env)
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (("--port", "many"), "--port"),
+        (("--port", "-1"), "port: "),
+        (("--size", "lots"), "size: "),
+        (("--prot", "1"), "--prot"),
+    ],
+)
+def test_a_wrong_value_is_named(args: tuple[str, ...], complaint: str) -> None:
+    assert complaint in run(*args, expect=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("prot: 1\n", "unknown option 'prot'"),
+        ("- a\n", "expected a mapping"),
+        ("port: [\n", "not YAML"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    assert complaint in run("--config", str(file), expect=2)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    assert "No such file" in run("--config", str(tmp_path / "none.yaml"), expect=2)
+
+
+def test_every_dial_of_serve_is_described_and_listed_once() -> None:
+    text = CliRunner().invoke(cli, ["serve", "--help"]).output
+    for part in (Http, ModelOptions, EngineOptions, Limits):
+        for name, field in part.model_fields.items():
+            assert field.description, name
+            flag = "--" + (
+                name if not isinstance(field.get_default(call_default_factory=True), tuple) else name[:-1]
+            )
+            assert text.count(f"  {flag.replace('_', '-')} ") == 1, name
+
+
+def test_failpoints_need_test_mode() -> None:
+    result = CliRunner().invoke(cli, ["serve", "hash", "--failpoint", "forward_raises=1"])
+    assert result.exit_code == 2
+    assert "--test-mode" in result.output
+
+
+class TestKeyFile:
+    def test_keys_join_those_of_the_flags(self, tmp_path: Path) -> None:
+        file = tmp_path / "keys"
+        file.write_text("# team\nsk-one\n\nsk-two  # of two\n")
+        assert with_file_keys(Http(api_keys=("sk-zero",), api_key_file=file)).api_keys == (
+            "sk-zero",
+            "sk-one",
+            "sk-two",
+        )
+
+    @pytest.mark.parametrize("text", ["", "# none\n", "two words\n", "n\x07ul\n"])
+    def test_a_file_without_a_usable_key_does_not_open_the_server(self, tmp_path: Path, text: str) -> None:
+        file = tmp_path / "keys"
+        file.write_text(text)
+        with pytest.raises(StartError):
+            with_file_keys(Http(api_key_file=file))
+
+    def test_a_missing_file_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(StartError, match="cannot read"):
+            with_file_keys(Http(api_key_file=tmp_path / "none"))
