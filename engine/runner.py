@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .attention.base import Attention
+from .attention.native import NativeAttention
 from .attention.torch import TorchAttention
 from .batch import Plan, PlannedRow, RowResult, RunnerInfo, StepResult
 from .config import EngineConfig
@@ -22,11 +24,15 @@ from .models.config import DecoderConfig
 from .models.decoder import Decoder
 from .models.families import read_model_config
 from .models.parameters import load_parameters, stored_dtype
+from .native.build import BuildError, build
+from .native.layers import NativeLayers
+from .native.library import NativeLibrary
 from .request import TokenLogprob
 from .sampler import NOT_FINITE, Sampler
 from .step_inputs import step_inputs
 from .weights import Checkpoint
 
+_log = logging.getLogger(__name__)
 _PROMPT_LOGITS_AT_ONCE = (
     64  # bounds the float32 logits [rows, V] of a prompt whose log-probabilities are wanted
 )
@@ -45,8 +51,11 @@ class TorchRunner:
         self._sampler = Sampler()
 
     @classmethod
-    def load(cls, config: EngineConfig) -> TorchRunner:
-        """Load `config.model_dir`. Raises StartError or ModelError with one line that says what to change."""
+    def load(cls, config: EngineConfig, *, native_cache: Path | None = None) -> TorchRunner:
+        """Load `config.model_dir`. Raises StartError or ModelError with one line that says what to change.
+
+        C kernels are built into `native_cache` when they are not there yet: a directory of the user's by default.
+        """
         if config.model_dir is None:
             raise StartError("no model directory is configured")
         directory = Path(config.model_dir)
@@ -60,7 +69,8 @@ class TorchRunner:
             digest = checkpoint.digest()
         size = page_bytes(model, page_size=config.page_size, dtype=dtype)
         pages = page_count(config, page_bytes=size, max_model_len=max_model_len, device=device)
-        attention, layers = _backends(config)
+        cache = native_cache or Path.home() / ".cache" / "headwater" / "native"
+        attention, layers = _backends(config, model, device, cache)
         return cls(
             info=RunnerInfo(
                 model_digest=digest,
@@ -177,5 +187,18 @@ def _dtype(config: EngineConfig, model: DecoderConfig, checkpoint: Checkpoint) -
     return torch.float32 if stored_dtype(model, checkpoint) == "float32" else torch.bfloat16
 
 
-def _backends(config: EngineConfig) -> tuple[Attention, Layers]:
-    return TorchAttention(), TorchLayers()
+def _backends(
+    config: EngineConfig, model: DecoderConfig, device: torch.device, cache: Path
+) -> tuple[Attention, Layers]:
+    """C kernels where they are wanted and can be had, else torch; the log says why not."""
+    if device.type != "cpu" or not config.native_kernels:
+        return TorchAttention(), TorchLayers()
+    try:
+        library = NativeLibrary(build(cache), threads=_threads(config))
+    except (BuildError, OSError) as error:
+        _log.warning("native kernels are not used, torch takes over: %s", error)
+        return TorchAttention(), TorchLayers()
+    if not NativeAttention.supports(model.head_dim):
+        _log.warning("native attention is not used: it cannot handle heads of width %d", model.head_dim)
+        return TorchAttention(), NativeLayers(library)
+    return NativeAttention(library), NativeLayers(library)

@@ -1,0 +1,7 @@
+"""C kernels for the CPU, built on the machine they run on.
+
+kernels.c  the source: one file, no torch headers
+build      source to shared library, once per machine
+library    the functions of the library, typed
+layers     `engine.layers.Layers` on top of it
+"""

@@ -1,0 +1,552 @@
+/* The parts of a decoder that torch is slow at on a CPU: products of few rows, paged attention, small fused maps.
+ *
+ * Plain C with the vector types of GCC and Clang, which compile to whatever the machine has; only the bfloat16 dot
+ * product and the conversion to bfloat16 name instructions, where those exist. Each function has a torch reference with
+ * the same meaning in engine/layers.py or engine/attention/torch.py, and tests compare the two.
+ *
+ * Tensors are contiguous unless a stride says otherwise. `half` says that their elements are bfloat16 rather than
+ * float32. Sums run in float32 and results are rounded once. Letters: T tokens, N, K widths, D head width.
+ */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+#define LANES 16
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float floats __attribute__((vector_size(64)));
+typedef uint32_t words __attribute__((vector_size(64)));
+typedef int32_t ints __attribute__((vector_size(64)));
+typedef float quad __attribute__((vector_size(16)));
+typedef uint16_t halves __attribute__((vector_size(32)));
+
+/* ---- elements ---------------------------------------------------------------------------------------------------- */
+
+INLINE float widen(uint16_t x) {
+  uint32_t bits = (uint32_t)x << 16;
+  float y;
+  memcpy(&y, &bits, 4);
+  return y;
+}
+
+INLINE words load_words(const void *p) {
+  words x;
+  memcpy(&x, p, sizeof x);
+  return x;
+}
+
+INLINE halves load_halves(const void *p) {
+  halves x;
+  memcpy(&x, p, sizeof x);
+  return x;
+}
+
+INLINE floats splat(float x) { return x - (floats){}; }
+
+INLINE floats select_floats(ints mask, floats yes, floats no) {
+  return (floats)(((ints)yes & mask) | ((ints)no & ~mask));
+}
+
+/* Round to nearest even; NaN stays NaN. */
+INLINE halves narrow(floats x) {
+#ifdef __AVX512BF16__
+  return (halves)_mm512_cvtneps_pbh((__m512)x);
+#else
+  words bits = (words)x;
+  words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  ints unordered = x != x;
+  rounded = (rounded & (words)~unordered) | (0x7fc0 & (words)unordered);
+  return __builtin_convertvector(rounded, halves);
+#endif
+}
+
+INLINE floats load(const void *p, long i, int half) {
+  if (half) return (floats)(__builtin_convertvector(load_halves((const uint16_t *)p + i), words) << 16);
+  return (floats)load_words((const float *)p + i);
+}
+
+INLINE void store(void *p, long i, floats x, int half) {
+  if (half) {
+    halves y = narrow(x);
+    memcpy((uint16_t *)p + i, &y, sizeof y);
+  } else {
+    memcpy((float *)p + i, &x, sizeof x);
+  }
+}
+
+INLINE float load_one(const void *p, long i, int half) {
+  return half ? widen(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+}
+
+INLINE void store_one(void *p, long i, float x, int half) {
+  if (half) {
+    halves y = narrow(splat(x));
+    ((uint16_t *)p)[i] = y[0];
+  } else {
+    ((float *)p)[i] = x;
+  }
+}
+
+/* Per lane: sum += a.low * b.low + a.high * b.high, the halves of a word being two bfloat16. */
+INLINE floats dot_pairs(floats sum, words a, words b) {
+#ifdef __AVX512BF16__
+  return (floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+#else
+  sum += (floats)(a << 16) * (floats)(b << 16);
+  return sum + (floats)(a & 0xffff0000u) * (floats)(b & 0xffff0000u);
+#endif
+}
+
+INLINE float sum_lanes(floats x) {
+#ifdef __AVX512F__
+  return _mm512_reduce_add_ps((__m512)x);
+#else
+  float sum = 0;
+  for (int i = 0; i < LANES; i++) sum += x[i];
+  return sum;
+#endif
+}
+
+INLINE float max_lanes(floats x) {
+#ifdef __AVX512F__
+  return _mm512_reduce_max_ps((__m512)x);
+#else
+  float most = x[0];
+  for (int i = 1; i < LANES; i++) most = x[i] > most ? x[i] : most;
+  return most;
+#endif
+}
+
+/* 2^x to about 1e-7; 0 below the normal numbers, infinity above the finite ones, NaN of NaN. The polynomial is 2^f on [-1/2, 1/2] (Taylor in f ln 2). */
+INLINE floats exp2_lanes(floats x) {
+  const floats rounder = splat(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
+  floats shifted = x + rounder;
+  floats f = x - (shifted - rounder);
+  floats y = splat(1.5403530e-4f);
+  y = y * f + 1.3333558e-3f;
+  y = y * f + 9.6181291e-3f;
+  y = y * f + 5.5504109e-2f;
+  y = y * f + 2.4022651e-1f;
+  y = y * f + 6.9314718e-1f;
+  y = y * f + 1.0f;
+  ints exponent = (ints)shifted << 23; /* the low bits of `shifted` are the integer */
+  y = (floats)((ints)y + exponent);
+  y = select_floats(x < -126.0f, (floats){}, y);
+  return select_floats(x > 127.0f, splat(INFINITY), y);
+}
+
+/* ---- linear: out[T, N] = x[T, K] weight[N, K]^T + bias[N], bfloat16, K a multiple of 32 ---------------------------- */
+
+#define BLOCK 4      /* rows and outputs whose sums are kept in registers together */
+#define OUT_CHUNK 32 /* outputs a thread takes at a time */
+
+/* The four sums over all lanes of a, b, c and d. */
+INLINE quad sum_four(floats a, floats b, floats c, floats d) {
+  floats ab = __builtin_shufflevector(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
+              __builtin_shufflevector(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+  floats cd = __builtin_shufflevector(c, d, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
+              __builtin_shufflevector(c, d, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+  floats all = __builtin_shufflevector(ab, cd, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+               __builtin_shufflevector(ab, cd, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+  quad part[4];
+  memcpy(part, &all, sizeof all);
+  return (part[0] + part[1]) + (part[2] + part[3]);
+}
+
+/* rows x BLOCK dot products of length K. `ahead` are the weights wanted next, brought near meanwhile; may be null. */
+INLINE void dots(const uint16_t *x, const uint16_t *w, const uint16_t *ahead, long K, quad sums[BLOCK], const int rows) {
+  floats acc[BLOCK][BLOCK] = {};
+  for (long k = 0; k < K; k += 2 * LANES) {
+    words wk[BLOCK];
+    for (int o = 0; o < BLOCK; o++) {
+      wk[o] = load_words(w + o * K + k);
+      if (ahead) __builtin_prefetch(ahead + o * K + k);
+    }
+    for (int r = 0; r < rows; r++) {
+      words xk = load_words(x + r * K + k);
+      for (int o = 0; o < BLOCK; o++) acc[r][o] = dot_pairs(acc[r][o], xk, wk[o]);
+    }
+  }
+  for (int r = 0; r < rows; r++) sums[r] = sum_four(acc[r][0], acc[r][1], acc[r][2], acc[r][3]);
+}
+
+/* One dot product, for the outputs that are left over when N is not a multiple of BLOCK. */
+INLINE float dot(const uint16_t *x, const uint16_t *w, long K) {
+  floats acc = {};
+  for (long k = 0; k < K; k += 2 * LANES) acc = dot_pairs(acc, load_words(x + k), load_words(w + k));
+  return sum_lanes(acc);
+}
+
+INLINE void store_quad(void *p, long i, quad x, int wide) {
+  if (wide) {
+    memcpy((float *)p + i, &x, sizeof x);
+  } else {
+    halves y = narrow((floats){x[0], x[1], x[2], x[3]});
+    memcpy((uint16_t *)p + i, &y, 4 * sizeof(uint16_t));
+  }
+}
+
+/* `wide` results are float32. */
+void headwater_linear(const uint16_t *x, const uint16_t *weight, const uint16_t *bias, void *out, long T, long N, long K,
+                      int wide, int threads) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long chunk = 0; chunk < N; chunk += OUT_CHUNK) {
+    long end = chunk + OUT_CHUNK < N ? chunk + OUT_CHUNK : N, n = chunk;
+    for (; n + BLOCK <= end; n += BLOCK) {
+      const uint16_t *w = weight + n * K, *next = n + 2 * BLOCK <= end ? w + BLOCK * K : 0;
+      quad offset = {};
+      if (bias) offset = (quad){widen(bias[n]), widen(bias[n + 1]), widen(bias[n + 2]), widen(bias[n + 3])};
+      for (long t = 0; t < T; t += BLOCK) {
+        const uint16_t *rows = x + t * K, *ahead = t == 0 ? next : 0;
+        quad sums[BLOCK] = {};
+        switch (T - t) {
+          case 1: dots(rows, w, ahead, K, sums, 1); break;
+          case 2: dots(rows, w, ahead, K, sums, 2); break;
+          case 3: dots(rows, w, ahead, K, sums, 3); break;
+          default: dots(rows, w, ahead, K, sums, 4);
+        }
+        for (long r = 0; r < BLOCK && t + r < T; r++) store_quad(out, (t + r) * N + n, sums[r] + offset, wide);
+      }
+    }
+    for (; n < end; n++)
+      for (long t = 0; t < T; t++)
+        store_one(out, t * N + n, dot(x + t * K, weight + n * K, K) + (bias ? widen(bias[n]) : 0), !wide);
+  }
+}
+
+/* ---- maps -------------------------------------------------------------------------------------------------------- */
+
+#define WORTH_SHARING 8192 /* elements below which waking other threads costs more than it saves */
+
+INLINE float scale_of(const void *x, long N, float eps, int half) {
+  floats acc = {};
+  float sum = 0;
+  long i = 0;
+  for (; i + LANES <= N; i += LANES) {
+    floats v = load(x, i, half);
+    acc += v * v;
+  }
+  for (; i < N; i++) sum += load_one(x, i, half) * load_one(x, i, half);
+  return 1.0f / sqrtf((sum + sum_lanes(acc)) / (float)N + eps);
+}
+
+INLINE void norm_row(const void *x, void *residual, const void *weight, void *out, long N, float eps, int half) {
+  long i = 0;
+  if (residual) {
+    for (; i + LANES <= N; i += LANES) store(residual, i, load(residual, i, half) + load(x, i, half), half);
+    for (; i < N; i++) store_one(residual, i, load_one(residual, i, half) + load_one(x, i, half), half);
+    x = residual;
+  }
+  float scale = scale_of(x, N, eps, half);
+  for (i = 0; i + LANES <= N; i += LANES) store(out, i, load(x, i, half) * scale * load(weight, i, half), half);
+  for (; i < N; i++) store_one(out, i, load_one(x, i, half) * scale * load_one(weight, i, half), half);
+}
+
+/* out = rms_norm(x) * weight, or with a residual: residual += x; out = rms_norm(residual) * weight. All [T, N]. */
+void headwater_rms_norm(const char *x, char *residual, const void *weight, char *out, long T, long N, float eps, int half,
+                        int threads) {
+  const long row = N * (half ? 2 : 4);
+#pragma omp parallel for schedule(static) num_threads(threads) if (T * N > WORTH_SHARING)
+  for (long t = 0; t < T; t++) {
+    char *r = residual ? residual + t * row : 0;
+    if (half) norm_row(x + t * row, r, weight, out + t * row, N, eps, 1);
+    else norm_row(x + t * row, r, weight, out + t * row, N, eps, 0);
+  }
+}
+
+INLINE floats silu(floats x) { return x / (1.0f + exp2_lanes(x * -1.44269504f)); }
+
+INLINE void silu_row(const char *gate, const char *up, char *out, long N, int half) {
+  long i = 0;
+  for (; i + LANES <= N; i += LANES) store(out, i, silu(load(gate, i, half)) * load(up, i, half), half);
+  for (; i < N; i++) store_one(out, i, silu(splat(load_one(gate, i, half)))[0] * load_one(up, i, half), half);
+}
+
+/* out[T, N] = silu(gate_up[T, :N]) * gate_up[T, N:] */
+void headwater_silu_mul(const char *gate_up, char *out, long T, long N, int half, int threads) {
+  const long row = N * (half ? 2 : 4);
+#pragma omp parallel for schedule(static) num_threads(threads) if (T * N > WORTH_SHARING)
+  for (long t = 0; t < T; t++) {
+    const char *gate = gate_up + 2 * t * row;
+    if (half) silu_row(gate, gate + row, out + t * row, N, 1);
+    else silu_row(gate, gate + row, out + t * row, N, 0);
+  }
+}
+
+/* ---- attention over pages ---------------------------------------------------------------------------------------- */
+
+#define MAX_WIDTH 256 /* of a head */
+#define TILE 32       /* query vectors that are worked on together: tokens times the heads that share a key head */
+#define KEYS 64       /* positions that are worked on together */
+
+/* `keys` and `values` are [pages, kv_heads, page_size, D]. */
+typedef struct {
+  char *keys, *values;
+  int kv_heads, page_size, width, half;
+} Pages;
+
+INLINE long place(const Pages *p, long page, int head, long offset) {
+  return ((page * p->kv_heads + head) * p->page_size + offset) * p->width;
+}
+
+/* Norm (if `weight`) and rotate one head: x [D] -> out [D]. Dimension i turns with i + D / 2. */
+INLINE void rotate(const void *x, void *out, const void *weight, float eps, const float *cosines, const float *sines, int D,
+                   int half) {
+  float v[MAX_WIDTH];
+  float scale = weight ? scale_of(x, D, eps, half) : 1.0f;
+  for (int i = 0; i < D; i++) v[i] = load_one(x, i, half) * scale * (weight ? load_one(weight, i, half) : 1.0f);
+  float turned[MAX_WIDTH + LANES];
+  for (int i = 0; i < D / 2; i++) {
+    turned[i] = v[i] * cosines[i] - v[i + D / 2] * sines[i];
+    turned[i + D / 2] = v[i + D / 2] * cosines[i] + v[i] * sines[i];
+  }
+  for (int i = 0; i < D; i += LANES) store(out, i, load(turned, i, 0), half); /* D is a multiple of LANES */
+}
+
+/* Queries of qkv [T, (heads + 2 kv_heads) * D] are normed and rotated in place, keys likewise into their pages, values
+ * copied there. slots[T] are page * page_size + offset; cosines and sines are [T, D / 2]. */
+void headwater_store(char *qkv, const Pages *pages, const void *query_norm, const void *key_norm, float eps,
+                     const float *cosines, const float *sines, const int64_t *slots, long T, int heads, int threads) {
+  const int D = pages->width, half = pages->half, size = half ? 2 : 4;
+  const long total = heads + 2L * pages->kv_heads;
+#pragma omp parallel for schedule(static) num_threads(threads) if (T * total * D > WORTH_SHARING)
+  for (long t = 0; t < T; t++) {
+    const float *c = cosines + t * (D / 2), *s = sines + t * (D / 2);
+    char *x = qkv + t * total * D * size;
+    for (int h = 0; h < heads; h++, x += D * size) {
+      if (half) rotate(x, x, query_norm, eps, c, s, D, 1);
+      else rotate(x, x, query_norm, eps, c, s, D, 0);
+    }
+    for (int h = 0; h < pages->kv_heads; h++, x += D * size) {
+      long at = place(pages, slots[t] / pages->page_size, h, slots[t] % pages->page_size) * size;
+      if (half) rotate(x, pages->keys + at, key_norm, eps, c, s, D, 1);
+      else rotate(x, pages->keys + at, key_norm, eps, c, s, D, 0);
+      memcpy(pages->values + at, x + (long)pages->kv_heads * D * size, D * size);
+    }
+  }
+}
+
+/* Products run over words: a word is two bfloat16 or one float32, so that one lane of one instruction takes a word of
+ * each side. `words_of(D)` of them make a head. */
+INLINE int words_of(int n, int half) { return half ? n / 2 : n; }
+
+INLINE floats multiply_words(floats sum, uint32_t a, words b, int half) {
+  words all = a + (words){};
+  return half ? dot_pairs(sum, all, b) : sum + (floats)all * (floats)b;
+}
+
+/* rows x (outs * LANES) sums: c += a[rows, depth] b[depth, :]. Strides are in words. */
+INLINE void product_block(const uint32_t *a, long lda, const uint32_t *b, long ldb, float *c, long ldc, int depth,
+                          const int rows, const int outs, int half) {
+  floats acc[4][4];
+  for (int r = 0; r < rows; r++)
+    for (int o = 0; o < outs; o++) acc[r][o] = load(c, r * ldc + o * LANES, 0);
+  for (int k = 0; k < depth; k++) {
+    words bk[4];
+    for (int o = 0; o < outs; o++) bk[o] = load_words(b + k * ldb + o * LANES);
+    for (int r = 0; r < rows; r++)
+      for (int o = 0; o < outs; o++) acc[r][o] = multiply_words(acc[r][o], a[r * lda + k], bk[o], half);
+  }
+  for (int r = 0; r < rows; r++)
+    for (int o = 0; o < outs; o++) store(c, r * ldc + o * LANES, acc[r][o], 0);
+}
+
+INLINE void product_rows(const uint32_t *a, long lda, const uint32_t *b, long ldb, float *c, long ldc, int depth, int columns,
+                         const int rows, int half) {
+  int n = 0;
+  for (; n + 4 * LANES <= columns; n += 4 * LANES) product_block(a, lda, b + n, ldb, c + n, ldc, depth, rows, 4, half);
+  for (; n < columns; n += LANES) product_block(a, lda, b + n, ldb, c + n, ldc, depth, rows, 1, half);
+}
+
+/* c[rows, columns] += a[rows, depth] b[depth, columns]; columns a multiple of LANES. */
+INLINE void product(const uint32_t *a, long lda, const uint32_t *b, long ldb, float *c, long ldc, int depth, int columns,
+                    int rows, int half) {
+  int r = 0;
+  for (; r + 4 <= rows; r += 4) product_rows(a + r * lda, lda, b, ldb, c + r * ldc, ldc, depth, columns, 4, half);
+  for (; r < rows; r++) product_rows(a + r * lda, lda, b, ldb, c + r * ldc, ldc, depth, columns, 1, half);
+}
+
+/* Sixteen rows of sixteen words, turned over: four rounds of interleaving row i with row i + 8. */
+INLINE void transpose(words m[LANES]) {
+  for (int round = 0; round < 4; round++) {
+    words next[LANES];
+    for (int i = 0; i < LANES / 2; i++) {
+      words a = m[i], b = m[i + LANES / 2];
+      next[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+      next[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    }
+    memcpy(m, next, sizeof next);
+  }
+}
+
+#define ALIGNED __attribute__((aligned(64)))
+
+/* Working memory of one thread. Strides are what a head needs, so that the caches hold a tile of narrow heads. */
+typedef struct {
+  uint32_t queries[TILE * MAX_WIDTH] ALIGNED; /* [vector, words of D] */
+  uint32_t keys[MAX_WIDTH * KEYS] ALIGNED;    /* [words of D, position] */
+  uint32_t values[KEYS * MAX_WIDTH] ALIGNED;  /* [words of positions, D] */
+  uint32_t weights[TILE * KEYS] ALIGNED;      /* [vector, words of positions] */
+  float scores[TILE * KEYS] ALIGNED;          /* [vector, position] */
+  float sums[TILE * MAX_WIDTH] ALIGNED;       /* [vector, D] */
+  const char *key_at[KEYS], *value_at[KEYS];
+  float most[TILE], total[TILE];
+  int position[TILE];
+} Scratch;
+
+/* Keys of `count` positions, transposed. Columns past `count` repeat the last position; their scores are masked. */
+INLINE void pack_keys(Scratch *s, int count, int depth) {
+  for (int j = 0; j < count; j += LANES) {
+    for (int d = 0; d < depth; d += LANES) {
+      words m[LANES];
+      int whole = depth - d >= LANES;
+      for (int i = 0; i < LANES; i++) {
+        const char *row = s->key_at[j + i < count ? j + i : count - 1] + 4L * d;
+        m[i] = (words){};
+        memcpy(&m[i], row, whole ? sizeof m[i] : 4UL * (depth - d));
+      }
+      transpose(m);
+      for (int i = 0; i < LANES && d + i < depth; i++) memcpy(s->keys + (d + i) * KEYS + j, &m[i], sizeof m[i]);
+    }
+  }
+}
+
+/* Values of `count` positions; of bfloat16 two positions go to a row of words. An odd last one is paired with zeros. */
+INLINE void pack_values(Scratch *s, int count, int D, int half) {
+  if (!half) {
+    for (int j = 0; j < count; j++) memcpy(s->values + j * D, s->value_at[j], 4L * D);
+    return;
+  }
+  for (int j = 0; j < count; j += 2) {
+    for (int d = 0; d < D; d += LANES) {
+      words pair = __builtin_convertvector(load_halves(s->value_at[j] + 2 * d), words);
+      if (j + 1 < count) pair |= __builtin_convertvector(load_halves(s->value_at[j + 1] + 2 * d), words) << 16;
+      memcpy(s->values + j / 2 * D + d, &pair, sizeof pair);
+    }
+  }
+}
+
+/* Scores of one query vector to weights 2^(score - most), rescaling what was summed before. Positions outside
+ * [first, last] are masked; `base` is the position of column 0. */
+INLINE void weigh(Scratch *s, int r, int columns, int base, int first, int last, float scale, int D, int half) {
+  const ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const int masked = base < first || base + columns - 1 > last;
+  floats most = splat(-INFINITY);
+  for (int j = 0; j < columns; j += LANES) {
+    floats x = load(s->scores + r * KEYS, j, 0) * scale;
+    if (masked) {
+      ints at = lane + (base + j);
+      x = select_floats((at >= first) & (at <= last), x, splat(-INFINITY));
+    }
+    store(s->scores + r * KEYS, j, x, 0);
+    most = select_floats(x > most, x, most);
+  }
+  float high = max_lanes(most), before = s->most[r];
+  if (high < before) high = before;
+  float reference = high == -INFINITY ? 0.0f : high; /* nothing seen yet: all weights are 0 */
+  float keep = exp2_lanes(splat(before - reference))[0];
+  floats total = {};
+  for (int j = 0; j < columns; j += LANES) {
+    floats w = exp2_lanes(load(s->scores + r * KEYS, j, 0) - reference);
+    total += w;
+    store(s->weights + r * KEYS, j, w, half);
+  }
+  s->most[r] = high;
+  s->total[r] = s->total[r] * keep + sum_lanes(total);
+  if (keep != 1.0f)
+    for (int d = 0; d < D; d += LANES) store(s->sums + r * D, d, load(s->sums + r * D, d, 0) * keep, 0);
+}
+
+/* One tile: query vectors [vector, vector + rows) of one row and one key head, vector = token * group + head in group. */
+INLINE void attend_tile(Scratch *s, const char *queries, long query_stride, const Pages *pages, const int *table, char *out,
+                        long out_stride, int vector, int rows, int group, int head, int start, int window, float scale,
+                        const int half) {
+  const int D = pages->width, size = half ? 2 : 4, depth = words_of(D, half);
+  for (int r = 0; r < rows; r++) {
+    int token = (vector + r) / group, h = head * group + (vector + r) % group;
+    memcpy(s->queries + r * depth, queries + (token * query_stride + (long)h * D) * size, (long)D * size);
+    memset(s->sums + r * D, 0, sizeof(float) * D);
+    s->most[r] = -INFINITY;
+    s->total[r] = 0;
+    s->position[r] = start + token;
+  }
+  const int end = s->position[rows - 1] + 1;
+  const int seen_from = window && s->position[0] - window + 1 > 0 ? s->position[0] - window + 1 : 0;
+  for (int base = seen_from; base < end; base += KEYS) {
+    const int count = end - base < KEYS ? end - base : KEYS, columns = (count + LANES - 1) / LANES * LANES;
+    for (int j = 0; j < count; j++) {
+      long at = place(pages, table[(base + j) / pages->page_size], head, (base + j) % pages->page_size) * size;
+      s->key_at[j] = pages->keys + at;
+      s->value_at[j] = pages->values + at;
+    }
+    pack_keys(s, count, depth);
+    pack_values(s, count, D, half);
+    for (int r = 0; r < rows; r++) memset(s->scores + r * KEYS, 0, sizeof(float) * columns);
+    product(s->queries, depth, s->keys, KEYS, s->scores, KEYS, depth, columns, rows, half);
+    for (int r = 0; r < rows; r++) {
+      int first = window ? s->position[r] - window + 1 : 0;
+      weigh(s, r, columns, base, first, s->position[r], scale, D, half);
+    }
+    product(s->weights, KEYS, s->values, D, s->sums, D, words_of(count + (half & count), half), D,
+            rows, half);
+  }
+  for (int r = 0; r < rows; r++) {
+    int token = (vector + r) / group, h = head * group + (vector + r) % group;
+    char *o = out + (token * out_stride + (long)h * D) * size;
+    float inverse = 1.0f / s->total[r];
+    for (int d = 0; d < D; d += LANES) store(o, d, load(s->sums + r * D, d, 0) * inverse, half);
+  }
+}
+
+/* Causal attention of every row of a step. Row r owns tokens [row_starts[r], row_starts[r + 1]) of queries and out, its
+ * context is contexts[r] long with those tokens at its end, and table[r, :] are its pages. Strides are in elements from
+ * token to token. A window of 0 is none. Scores are q.k * scale. */
+void headwater_attend(const char *queries, long query_stride, const Pages *pages, const int *table, long table_width,
+                      const int *row_starts, const int *contexts, char *out, int rows, int heads, int window, float scale,
+                      int threads) {
+  const int group = heads / pages->kv_heads, size = pages->half ? 2 : 4;
+  const long out_stride = (long)heads * pages->width;
+  const float scale2 = scale * 1.44269504f; /* so that 2^x does for e^x */
+  long tiles = 0;
+  for (int r = 0; r < rows; r++) tiles += ((row_starts[r + 1] - row_starts[r]) * group + TILE - 1) / TILE;
+  const long tasks = tiles * pages->kv_heads;
+#pragma omp parallel num_threads(threads) if (tasks > 1)
+  {
+    Scratch scratch;
+#pragma omp for schedule(dynamic, 1)
+    for (long task = 0; task < tasks; task++) {
+      long tile = task / pages->kv_heads;
+      int head = (int)(task % pages->kv_heads), row = 0;
+      for (;; row++) {
+        long here = ((row_starts[row + 1] - row_starts[row]) * group + TILE - 1) / TILE;
+        if (tile < here) break;
+        tile -= here;
+      }
+      const int count = row_starts[row + 1] - row_starts[row], vectors = count * group, vector = (int)tile * TILE;
+      const int part = vectors - vector < TILE ? vectors - vector : TILE;
+      const char *q = queries + row_starts[row] * query_stride * size;
+      char *o = out + row_starts[row] * out_stride * size;
+      const int *pages_of_row = table + row * table_width;
+      const int start = contexts[row] - count;
+      if (pages->half)
+        attend_tile(&scratch, q, query_stride, pages, pages_of_row, o, out_stride, vector, part, group, head, start, window,
+                    scale2, 1);
+      else
+        attend_tile(&scratch, q, query_stride, pages, pages_of_row, o, out_stride, vector, part, group, head, start, window,
+                    scale2, 0);
+    }
+  }
+}
+
+/* Whether this build has an instruction for dot products of bfloat16. */
+int headwater_has_bfloat16(void) {
+#ifdef __AVX512BF16__
+  return 1;
+#else
+  return 0;
+#endif
+}

@@ -1,0 +1,44 @@
+"""`Layers` on the CPU: C where it is faster than torch, torch where it is not."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .library import NativeLibrary
+
+_MOST_ROWS = 64  # measured on two cores with bfloat16 instructions: docs/performance.md
+_MOST_ROWS_WITHOUT_BFLOAT16 = 4
+
+
+class NativeLayers:
+    """float32 products stay with torch, which is good at them; bfloat16 ones of few rows do not."""
+
+    def __init__(self, library: NativeLibrary) -> None:
+        self._library = library
+        self._most_rows = _MOST_ROWS if library.has_bfloat16 else _MOST_ROWS_WITHOUT_BFLOAT16
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if x.shape[0] <= self._most_rows and _suits(weight):
+            return self._library.linear(x, weight, bias, x.dtype)
+        return functional.linear(x, weight, bias)
+
+    def logits(self, x: Tensor, weight: Tensor) -> Tensor:
+        """For any number of rows: rounding logits to bfloat16, as torch would, makes the best tokens tie."""
+        if _suits(weight):
+            return self._library.linear(x, weight, None, torch.float32)
+        return functional.linear(x, weight).float()
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return self._library.rms_norm(x, None, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return self._library.rms_norm(x, residual, weight, eps)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return self._library.silu_mul(gate_up)
+
+
+def _suits(weight: Tensor) -> bool:
+    return weight.dtype is torch.bfloat16 and weight.shape[1] % 32 == 0

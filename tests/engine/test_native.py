@@ -1,0 +1,224 @@
+"""Each kernel against its torch reference: random shapes, odd sizes, shuffled pages, both element types.
+
+The source is built twice: for this machine, and for a baseline CPU whose code has no bfloat16 instructions.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from engine.attention.base import Attention, HeadNorm
+from engine.attention.native import NativeAttention
+from engine.attention.torch import TorchAttention
+from engine.batch import PlannedRow
+from engine.kv_pool import LayerPages
+from engine.layers import TorchLayers
+from engine.native import build
+from engine.native.layers import NativeLayers
+from engine.native.library import NativeLibrary
+from engine.step_inputs import StepInputs, step_inputs
+from tests.plans import make_sequence
+
+BUILDS = {"native": build.NATIVE_FLAGS, "baseline": ()}
+QUICK = ("-O0",)
+DTYPES = (torch.float32, torch.bfloat16)
+EXAMPLES = settings(max_examples=25, deadline=None, derandomize=True)
+
+
+@pytest.fixture(scope="module", params=BUILDS)
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> NativeLibrary:
+    try:
+        path = build.build(tmp_path_factory.mktemp("native"), machine_flags=BUILDS[request.param])
+    except build.BuildError as error:
+        pytest.skip(str(error))
+    return NativeLibrary(path, threads=2)
+
+
+def close(found: Tensor, expected: Tensor, *, scale: float = 1.0) -> None:
+    """Within two roundings of bfloat16, which keeps 8 bits; or float32 sums in another order."""
+    tolerance = 2.0**-6 if found.dtype is torch.bfloat16 else 2e-5
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * scale)
+
+
+def numbers(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+# ---- layers ----------------------------------------------------------------------------------------------------------
+
+
+@EXAMPLES
+@given(
+    rows=st.integers(1, 70),
+    outs=st.integers(1, 90),
+    depth=st.integers(1, 9).map(lambda n: 32 * n),
+    bias=st.booleans(),
+)
+def test_linear(library: NativeLibrary, rows: int, outs: int, depth: int, bias: bool) -> None:
+    x = numbers(rows, depth, dtype=torch.bfloat16)
+    weight = numbers(outs, depth, dtype=torch.bfloat16, seed=1)
+    offset = numbers(outs, dtype=torch.bfloat16, seed=2) if bias else None
+    exact = torch.nn.functional.linear(x.float(), weight.float(), None if offset is None else offset.float())
+    close(library.linear(x, weight, offset, torch.float32), exact, scale=depth)
+    close(library.linear(x, weight, offset, torch.bfloat16), exact.bfloat16(), scale=depth**0.5)
+
+
+@pytest.mark.parametrize("depth", [64, 72])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_layers_choose_torch_where_the_kernel_does_not_suit(
+    library: NativeLibrary, depth: int, dtype: torch.dtype
+) -> None:
+    x, weight = numbers(3, depth, dtype=dtype), numbers(10, depth, dtype=dtype, seed=1)
+    layers = NativeLayers(library)
+    close(layers.linear(x, weight, None), TorchLayers().linear(x, weight, None), scale=depth**0.5)
+    assert layers.logits(x, weight).dtype is torch.float32
+
+
+@EXAMPLES
+@given(rows=st.integers(1, 40), width=st.integers(1, 700), dtype=st.sampled_from(DTYPES))
+def test_norms(library: NativeLibrary, rows: int, width: int, dtype: torch.dtype) -> None:
+    native, reference = NativeLayers(library), TorchLayers()
+    x, residual, weight = (numbers(rows, width, dtype=dtype, seed=i) for i in range(3))
+    close(native.rms_norm(x, weight[0], 1e-5), reference.rms_norm(x, weight[0], 1e-5))
+    ours, theirs = residual.clone(), residual.clone()
+    close(native.add_rms_norm(x, ours, weight[0], 1e-5), reference.add_rms_norm(x, theirs, weight[0], 1e-5))
+    assert torch.equal(ours, theirs)
+
+
+@EXAMPLES
+@given(rows=st.integers(1, 40), width=st.integers(1, 700), dtype=st.sampled_from(DTYPES))
+def test_silu_mul(library: NativeLibrary, rows: int, width: int, dtype: torch.dtype) -> None:
+    gate_up = numbers(rows, 2 * width, dtype=dtype) * 8
+    close(NativeLayers(library).silu_mul(gate_up), TorchLayers().silu_mul(gate_up))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_extremes_and_numbers_that_are_none(library: NativeLibrary, dtype: torch.dtype) -> None:
+    """Overflow saturates as in torch, and a NaN is never rounded away."""
+    gate = torch.tensor([[0.0, -0.0, 1e30, -1e30, 200.0, -200.0, torch.inf, torch.nan]], dtype=dtype)
+    gate_up = torch.cat((gate, torch.ones_like(gate)), dim=1)
+    found = NativeLayers(library).silu_mul(gate_up)
+    torch.testing.assert_close(found, TorchLayers().silu_mul(gate_up), equal_nan=True)
+    x = numbers(1, 64, dtype=dtype)
+    x[0, 7] = torch.nan
+    assert NativeLayers(library).rms_norm(x, torch.ones(64, dtype=dtype), 1e-5).isnan().all()
+
+
+# ---- attention -------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]], int | None]:
+    """Page size, rows of (cached, new) tokens, window."""
+    row = st.tuples(st.integers(0, 150), st.one_of(st.just(1), st.integers(1, 70)))
+    window = st.one_of(st.none(), st.integers(1, 90))
+    return draw(st.sampled_from((1, 4, 16, 32))), draw(st.lists(row, min_size=1, max_size=5)), draw(window)
+
+
+SHAPES = [(9, 3, 64), (4, 4, 80), (6, 2, 96), (8, 1, 128), (2, 2, 16), (40, 1, 32), (2, 1, 256)]
+
+
+def make_inputs(page_size: int, rows: list[tuple[int, int]], width: int) -> tuple[StepInputs, int]:
+    """Rows over pages of a pool in random order. Also says how many pages the pool must have."""
+    needed = [-(-(cached + new) // page_size) for cached, new in rows]
+    order = torch.randperm(sum(needed) + 3, generator=torch.Generator().manual_seed(5)).tolist()
+    planned = []
+    for uid, ((cached, new), count) in enumerate(zip(rows, needed, strict=True)):
+        sequence = make_sequence(uid, range(cached + new), [order.pop() for _ in range(count)])
+        planned.append(PlannedRow(sequence, cached, new, True))
+    frequencies = 1.0 / 100.0 ** (torch.arange(0, width, 2) / width)
+    return step_inputs(tuple(planned), page_size=page_size, inverse_frequencies=frequencies), sum(needed) + 3
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(batch=batches(), normed=st.booleans())
+def test_attention(
+    library: NativeLibrary,
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    batch: tuple[int, list[tuple[int, int]], int | None],
+    normed: bool,
+) -> None:
+    heads, kv_heads, width = shape
+    page_size, rows, window = batch
+    inputs, count = make_inputs(page_size, rows, width)
+    qkv = numbers(sum(inputs.counts), (heads + 2 * kv_heads) * width, dtype=dtype)
+    norm = HeadNorm(query=numbers(width, dtype=dtype), key=numbers(width, dtype=dtype, seed=1), eps=1e-5)
+    cached = [numbers(count, kv_heads, page_size, width, dtype=dtype, seed=seed) for seed in (2, 3)]
+    results = []
+    for attention in (TorchAttention(), NativeAttention(library)):
+        pages = LayerPages(cached[0].clone(), cached[1].clone())
+        queries = attention.store(qkv.clone(), norm if normed else None, pages, inputs)
+        attended = attention.attend(queries, pages, window, inputs)
+        results.append((attended, pages))
+    (expected, expected_pages), (found, found_pages) = results
+    close(found_pages.keys, expected_pages.keys)
+    assert torch.equal(found_pages.values, expected_pages.values)
+    close(found, expected, scale=4.0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("make", [lambda library: TorchAttention(), NativeAttention], ids=["torch", "native"])
+@pytest.mark.parametrize("rows", [[(20, 1), (0, 1)], [(5, 30), (3, 3)]], ids=["single", "long"])
+def test_no_position_outside_a_context_is_read(
+    library: NativeLibrary,
+    make: Callable[[NativeLibrary], Attention],
+    dtype: torch.dtype,
+    rows: list[tuple[int, int]],
+) -> None:
+    """Every place of the pool that no row owns holds NaN, and none of it comes through."""
+    inputs, count = make_inputs(16, rows, 32)
+    pages = LayerPages(*(torch.full((count, 2, 16, 32), torch.nan, dtype=dtype) for _ in range(2)))
+    for row, length in enumerate(inputs.lengths):
+        for position in range(length):
+            page = int(inputs.page_table[row, position // 16])
+            pages.keys[page, :, position % 16] = 1.0
+            pages.values[page, :, position % 16] = 1.0
+    qkv = torch.ones(sum(inputs.counts), 8 * 32, dtype=dtype)
+    attention = make(library)
+    attended = attention.attend(attention.store(qkv, None, pages, inputs), pages, None, inputs)
+    torch.testing.assert_close(attended, torch.ones_like(attended))
+
+
+# ---- build -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_build_is_made_once_and_leaves_nothing_else(tmp_path: Path) -> None:
+    first = build.build(tmp_path / "cache", machine_flags=QUICK)
+    made = first.stat().st_mtime_ns
+    assert build.build(tmp_path / "cache", machine_flags=QUICK) == first
+    assert first.stat().st_mtime_ns == made
+    assert build.build(tmp_path / "cache", machine_flags=(*QUICK, "-g0")) != first
+    assert all(path.suffix == ".so" for path in (tmp_path / "cache").iterdir())
+
+
+def test_what_a_failing_compiler_says_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(build.BuildError, match=r"^\S+ failed: [^\n]*no-such-option[^\n]*$"):
+        build.build(tmp_path, machine_flags=("--no-such-option",))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_compiler_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(build.BuildError, match="no C compiler"):
+        build.build(tmp_path)
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="reads /proc")
+def test_one_openmp_runtime_serves_torch_and_the_kernels(library: NativeLibrary) -> None:
+    """Two of them would spin against each other."""
+    library.silu_mul(torch.ones(64, 512))
+    mapped = {
+        line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libgomp" in line
+    }
+    assert len(mapped) == 1
