@@ -64,14 +64,15 @@ def error_message(body: bytes) -> str:
 
 async def stream_events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
     """The JSON events of an SSE answer up to `[DONE]`. Raises ApiError for an error event and for a stream cut off."""
+    done = False
     async for line in response.content:
-        if not line.startswith(b"data:"):
-            continue
         payload = line[5:].strip()
-        if payload == b"[DONE]":
-            return
+        done = done or payload == b"[DONE]"
+        if done or not line.startswith(b"data:"):
+            continue  # read to the very end: the server must not think that we left
         event = orjson.loads(payload)
         if "error" in event:
             raise ApiError(error_message(payload))
         yield event
-    raise ApiError("the answer was cut off")
+    if not done:
+        raise ApiError("the answer was cut off")

@@ -233,8 +233,8 @@ async def _collect(events: AsyncIterator[dict[str, Any] | None], ask: Ask) -> Go
     seen = 0
     async for event in events:
         if event is None:
-            got.done = True
-            break
+            got.done = True  # and read on to the end, as leaving now would still be leaving
+            continue
         got.usage = event.get("usage") or got.usage
         for choice in event["choices"]:
             text = choice.get("delta", {}).get("content") or choice.get("text") or ""
@@ -264,22 +264,30 @@ async def run(url: str, requests: int, concurrency: int, seed: int) -> Tally:
     return tally
 
 
-async def settled(root: str) -> str | None:
-    """None once the server holds nothing for anybody; after 10 s, what it still holds."""
-    problem: str | None = None
+async def settled(root: str) -> tuple[str | None, str]:
+    """What the server still holds although nobody asks for anything, None after at most 10 s; and what it went through."""
     async with aiohttp.ClientSession() as session:
         for _ in range(100):
             async with session.get(f"{root}/admin/state") as response:
                 engine = (await response.json())["engine"]
-            pages = engine["pages"]
-            held = {"running": engine["running"], "waiting": engine["waiting"], "pages held": pages["held"]}
-            lost = pages["total"] - pages["free"] - pages["tree"] - pages["held"]
-            left = {name: count for name, count in {**held, "pages lost": lost}.items() if count}
-            if not left:
-                return None
-            problem = ", ".join(f"{name}: {count}" for name, count in left.items())
+            left = _left(engine)
+            if left is None:
+                break
             await asyncio.sleep(0.1)
-    return problem
+    counters = engine["report"]["counters"]
+    names = ("steps", "preemptions", "evicted_pages", "aborted", "failed_checks")
+    return left, ", ".join(f"{counters[name]} {name.replace('_', ' ')}" for name in names)
+
+
+def _left(engine: dict[str, Any]) -> str | None:
+    pages = engine["pages"]
+    counts = {
+        "running": engine["running"],
+        "waiting": engine["waiting"],
+        "pages held": pages["held"],
+        "pages lost": pages["total"] - pages["free"] - pages["tree"] - pages["held"],
+    }
+    return ", ".join(f"{name}: {count}" for name, count in counts.items() if count) or None
 
 
 @contextmanager
@@ -303,12 +311,13 @@ def main() -> None:
     options = parser.parse_args()
     with server(options.url, options.serve_flags) as url:
         tally = uvloop.run(run(url, options.requests, options.concurrency, options.seed))
-        held = uvloop.run(settled(url.removesuffix("/v1")))
+        held, history = uvloop.run(settled(url.removesuffix("/v1")))
     for kind, count in sorted(tally.asked.items()):
         print(f"{tally.equal[kind]:5} of {count:5}  {kind}")
     for problem in tally.wrong[:10]:
         print(problem)
     print(f"{tally.cached_tokens:,} of {tally.prompt_tokens:,} prompt tokens came from the cache")
+    print(f"the engine counts {history}")
     print("everything was given back" if held is None else f"not given back: {held}")
     print(f"{tally.equal.total()} equal of {tally.asked.total()}")
     sys.exit(bool(tally.wrong) or held is not None)

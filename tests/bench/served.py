@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -28,12 +28,6 @@ class Served:
     def url(self) -> str:
         return f"{self.root}/v1"
 
-    def state(self) -> dict[str, object]:
-        """GET /admin/state, which answers loopback."""
-        with urllib.request.urlopen(f"{self.root}/admin/state", timeout=10) as response:
-            answer: dict[str, object] = json.load(response)
-            return answer
-
     def cpu_seconds(self) -> dict[str, float]:
         """CPU time so far of the gateway and of its children together (the engine)."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
@@ -46,21 +40,34 @@ def serve(model: str, *flags: str, timeout: float = 120.0) -> Iterator[Served]:
     port = _free_port()
     command = [sys.executable, "-m", "gateway", "serve", model, "--port", str(port), *flags]
     start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=sys.stderr)
-    try:
-        root = f"http://127.0.0.1:{port}"
-        while not _ready(root):
-            if process.poll() is not None or time.perf_counter() - start > timeout:
-                raise RuntimeError(f"the server did not become ready (exit status {process.poll()})")
-            time.sleep(0.05)
-        yield Served(root, process.pid, time.perf_counter() - start)
-    finally:
-        process.terminate()
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            yield _when_ready(process, port, start, timeout)
+        except RuntimeError:
+            log.seek(0)
+            sys.stderr.write(log.read()[-4000:].decode())
+            raise
+        finally:
+            _end(process)
+
+
+def _when_ready(process: subprocess.Popen[bytes], port: int, start: float, timeout: float) -> Served:
+    root = f"http://127.0.0.1:{port}"
+    while not _ready(root):
+        if process.poll() is not None or time.perf_counter() - start > timeout:
+            raise RuntimeError(f"the server did not become ready (exit status {process.poll()})")
+        time.sleep(0.05)
+    return Served(root, process.pid, time.perf_counter() - start)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _free_port() -> int:
