@@ -64,7 +64,7 @@ class Admin:
                     "tree": counters.pages_tree,
                     "held": report.pages_held,
                 },
-                "report": msgspec.to_builtins(report),
+                "report": {**msgspec.to_builtins(report), "counters": msgspec.structs.asdict(counters)},
                 "info": msgspec.to_builtins(info),
             },
         }

@@ -27,7 +27,7 @@ import uvloop
 from .hash_oracle import Prediction, chat_prompt, predict
 from .served import serve
 
-FEW_PAGES = ("--pages", "1200", "--max-model-len", "4096")
+FEW_PAGES = ("--pages", "300", "--max-model-len", "4096")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Trace:
         rng = self._rng
         options: dict[str, Any] = {
             "model": self._model,
-            "max_tokens": rng.choice([1, 7, 40, 120]),
+            "max_tokens": rng.choice([1, 7, 40, 120, 400]),
             "temperature": rng.choice([0, 0.7]),
             "seed": rng.getrandbits(62),
             "n": rng.choice([1, 1, 1, 2, 4]),
@@ -130,7 +130,7 @@ class Trace:
         rng = self._rng
         stop, leave_after = None, None
         text = choices[0].text
-        if body["stream"] and len(text) > 20 and rng.random() < 0.15:
+        if body["stream"] and len(text) > 20 and rng.random() < 0.25:
             leave_after = rng.randint(0, 10)
             kind += ", left"
         elif len(text) > 6 and "logprobs" not in body and rng.random() < 0.2:
