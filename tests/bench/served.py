@@ -30,8 +30,11 @@ class Served:
 
     def cpu_seconds(self) -> dict[str, float]:
         """CPU time so far of the gateway and of its children together (the engine)."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        return {"gateway": _cpu_seconds(self.pid), "engine": sum(_cpu_seconds(int(pid)) for pid in children)}
+        lists = Path(f"/proc/{self.pid}/task").glob(
+            "*/children"
+        )  # a child belongs to the thread that started it
+        children = [int(pid) for path in lists for pid in path.read_text().split()]
+        return {"gateway": _cpu_seconds(self.pid), "engine": sum(map(_cpu_seconds, children))}
 
 
 @contextmanager
