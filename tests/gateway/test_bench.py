@@ -78,7 +78,7 @@ async def test_open_loop_counts_from_the_time_due() -> None:
 
 async def test_open_loop_arrives_at_its_rate() -> None:
     report, _ = await load(lambda _: Plan(["x"]), requests=40, rate=200.0, seed=3)
-    assert 0.1 < report.wall < 0.6
+    assert 0.1 < report.wall < 2.0
 
 
 async def test_without_streaming() -> None:
@@ -94,11 +94,11 @@ async def test_errors_by_kind() -> None:
             Plan(status=503),
             Plan(["x"], end=""),
             Plan(["x"], end='data: {"error": {"message": "engine died"}}\n\n'),
-            Plan(["x"], delay=2.0),
+            Plan(["x"], delay=5.0),
             Plan(["x"]),
         ]
     )
-    report, _ = await load(lambda _: next(plans), requests=5, timeout=0.5)
+    report, _ = await load(lambda _: next(plans), requests=5, timeout=1.5)
     assert report.succeeded == 1
     assert report.errors == {
         "HTTP 503: no room": 1,
