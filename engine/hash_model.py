@@ -140,6 +140,9 @@ class HashRunner:
         self._weights: Words = 2 * np.arange(ordinals * self._size, dtype=np.uint64) + np.uint64(1)
         self._weights = self._weights.reshape(ordinals, self._size)  # [ordinal of a page, S]
         self._within = np.arange(self._size)  # [S]
+        # Memory of this size asked for anew in each step comes as unmapped pages, dearer than the gather itself.
+        self._gathered: Words = np.empty((0, self._size), dtype=np.uint64)  # [at least G, S]
+        self._factors: Words = np.empty((0, self._size), dtype=np.uint64)  # [at least G, S]
         self._tables: dict[int, _Table] = {}
         self._step_delay = model.step_delay
         self._token_delay = model.token_delay
@@ -212,12 +215,17 @@ class HashRunner:
         size = self._size
         reach = np.array([len(table) for table in tables])  # [R]
         first = np.cumsum(reach) - reach
-        words = self._words[np.concatenate(tables)]  # [G, S]
-        ordinals = np.arange(len(words)) - np.repeat(first, reach)
+        table = np.concatenate(tables)  # [G]
+        ordinals = np.arange(len(table)) - np.repeat(first, reach)
+        if len(table) > len(self._gathered):
+            self._gathered = np.empty((2 * len(table), size), dtype=np.uint64)
+            self._factors = np.empty_like(self._gathered)
+        words = self._words.take(table, axis=0, out=self._gathered[: len(table)], mode="clip")  # [G, S]
+        factors = self._weights.take(ordinals, axis=0, out=self._factors[: len(table)], mode="clip")
         used = np.array([(row.start + row.count - 1) % size + 1 for row in rows])
         last = first + reach - 1
         words[last] *= self._within < used[:, None]
-        partial = np.einsum("gs,gs->g", words, self._weights[ordinals])  # [G]
+        partial = np.einsum("gs,gs->g", words, factors)  # [G]
         folds: list[int] = np.add.reduceat(partial, first).tolist()
         return folds
 
