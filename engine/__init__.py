@@ -11,6 +11,8 @@ process     spawn, watch and restart an engine process (light)
 sequence    the running state of one answer (light)
 batch       a plan for one step and what came of it (light)
 scheduler   which sequences run next, on which pages; a pure state machine (light)
+group       its view of a request: the sequences, the tenant (light)
+waiting     its queue: who is admitted next (light)
 failpoints  named faults for tests (light)
 loop        receive, plan, run, commit, send: one screen
 llm         the same engine as a library, without a process or a socket

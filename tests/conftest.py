@@ -5,8 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from engine.model_store.store import LocalModel, ModelStore
+
+# The same examples each time, and no verdict by the clock of a busy machine.
+settings.register_profile("headwater", derandomize=True, deadline=None)
+settings.load_profile("headwater")
 
 
 @pytest.fixture(scope="session")
