@@ -43,7 +43,7 @@ clean:
 $(STAMP): pyproject.toml
 	@set -e; \
 	python=$$(for name in python3 python3.13 python3.12 python3.11; do \
-		if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$name; break; fi; \
+		if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; \
 	done); \
 	if [ -z "$$python" ]; then \
 		echo "Headwater needs Python 3.11 or newer, and python3 is $$(python3 -V 2>/dev/null || echo missing)." >&2; exit 1; \
@@ -53,7 +53,7 @@ $(STAMP): pyproject.toml
 	fi; \
 	if ! $(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then $$python -m venv --clear .venv; fi; \
 	echo "Installing Headwater and what it needs into .venv (minutes the first time) ..." >&2; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --editable '.[dev]'; \
+	$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --root-user-action=ignore --editable '.[dev]'; \
 	if ! command -v cc >/dev/null && ! command -v gcc >/dev/null && ! command -v clang >/dev/null; then \
 		echo "No C compiler found: Headwater works, but slower on a CPU (on Debian and Ubuntu: apt-get install gcc)." >&2; \
 	fi; \
