@@ -26,8 +26,8 @@ test: $(STAMP)
 check: $(STAMP)
 	@$(BIN)/ruff format --check --quiet . || { echo "Not formatted: run $(BIN)/ruff format" >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/mypy --no-error-summary
+	@borders=$$($(BIN)/lint-imports) || { echo "$$borders"; exit 1; }
 
 bench: $(STAMP)
 	@$(BIN)/headwater bench $(ARGS)

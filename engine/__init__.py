@@ -4,6 +4,7 @@ Importing this package, and every module marked *light* below, loads no torch: t
 
 request     what a client asks and what it gets back, as typed frames (light)
 errors      the engine's error tree (light)
+machine     what an engine would find here; `probe` looks, in a process of its own (light)
 config      what an engine is started with, and `auto` resolved (light)
 channel     frames over a ZeroMQ socket (light)
 client      submit, stream, abort: the gateway's view of an engine (light)

@@ -1,0 +1,197 @@
+"""`headwater doctor`: what is installed here, which device would be used, and what would stand in the way of serving."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from packaging.requirements import Requirement
+from rich.table import Table
+from rich.text import Text
+
+from engine.machine import Machine
+from engine.model_store.store import ModelStore
+
+Verdict = Literal["ok", "warn", "fail"]
+
+_GIB = 2**30
+_LEAST_PYTHON = (3, 11)
+_DEMO_DISK = _GIB // 2  # the downloaded file and the import of the demo model
+_DEMO_MEMORY = 2 * _GIB  # engine and gateway with the demo model and a small cache
+_FILES = 4096  # two for each connection of the default limit
+_PROBE_TIMEOUT = 180.0  # seconds: a first import of torch from a cold disk, and one compilation
+_STYLES: dict[Verdict, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`warn`: it serves, but worse than it could. `fail`: it does not serve. `detail` is one line, with the remedy."""
+
+    name: str
+    verdict: Verdict
+    detail: str
+
+
+def examine(store: Path, host: str, port: int) -> list[Check]:
+    """All checks, in the order to read them. Blocks for some seconds: torch is loaded, in a process of its own."""
+    return [
+        python_check(sys.version_info[:3]),
+        packages_check(),
+        *machine_checks(),
+        memory_check(available_memory()),
+        disk_check(store),
+        model_check(store),
+        port_check(host, port),
+        files_check(*resource.getrlimit(resource.RLIMIT_NOFILE)),
+    ]
+
+
+def healthy(checks: Iterable[Check]) -> bool:
+    return all(check.verdict != "fail" for check in checks)
+
+
+def render(checks: Iterable[Check]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for check in checks:
+        table.add_row(Text(check.verdict, style=_STYLES[check.verdict]), check.name, Text(check.detail))
+    return table
+
+
+# -- software ------------------------------------------------------------------------------------------------------------
+
+
+def python_check(found: tuple[int, int, int]) -> Check:
+    detail = f"{'.'.join(map(str, found))} on {platform.system()} {platform.machine()}"
+    if found[:2] < _LEAST_PYTHON:
+        return Check("python", "fail", f"{detail}: 3.11 or newer is needed")
+    return Check("python", "ok", detail)
+
+
+def packages_check(distribution: str = "headwater") -> Check:
+    """Whether what the distribution requires is installed, in a version that it was tested with."""
+    try:
+        own = version(distribution)
+        needed = [Requirement(line) for line in requires(distribution) or ()]
+    except PackageNotFoundError:
+        return Check("packages", "fail", f"{distribution} is not installed here: run make install")
+    wrong = [problem for need in needed if (problem := _problem(need)) is not None]
+    if wrong:
+        return Check("packages", "fail", f"{'; '.join(wrong)}: run make install")
+    return Check("packages", "ok", f"{distribution} {own} and all that it needs")
+
+
+def _problem(need: Requirement) -> str | None:
+    if need.marker is not None and not need.marker.evaluate({"extra": ""}):
+        return None
+    try:
+        found = version(need.name)
+    except PackageNotFoundError:
+        return f"{need.name} is missing"
+    if not need.specifier.contains(found, prereleases=True):
+        return f"{need.name} {found} is not {need.specifier}"
+    return None
+
+
+# -- the engine's view of the machine ------------------------------------------------------------------------------------
+
+
+def machine_checks(command: tuple[str, ...] = (sys.executable, "-m", "engine.probe")) -> list[Check]:
+    """torch, the device it would use, and the C kernels. The gateway does not load torch, so a child process looks."""
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=_PROBE_TIMEOUT)
+        machine = msgspec.json.decode(done.stdout, type=Machine)
+    except subprocess.TimeoutExpired:
+        return [Check("torch", "fail", f"did not load within {_PROBE_TIMEOUT:.0f} s")]
+    except msgspec.DecodeError:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [
+            f"exit status {done.returncode}"
+        ]
+        return [Check("torch", "fail", f"does not load: {last[0]}")]
+    checks = [Check("torch", "ok", machine.torch), Check("device", "ok", machine.device)]
+    if machine.native_error is None:
+        return [*checks, Check("C kernels", "ok", "built and loaded")]
+    return [*checks, Check("C kernels", "warn", f"{machine.native_error}; slower on a CPU without them")]
+
+
+# -- room ----------------------------------------------------------------------------------------------------------------
+
+
+def available_memory(root: Path = Path("/")) -> int:
+    """Bytes: what the kernel says is available, or what the control group leaves if that is less."""
+    meminfo = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
+    available = int(meminfo["MemAvailable"].split()[0]) * 1024
+    try:
+        limit = (root / "sys/fs/cgroup/memory.max").read_text().strip()
+        used = int((root / "sys/fs/cgroup/memory.current").read_text())
+    except OSError:  # no control group, or an older kind: the kernel's word stands
+        return available
+    return available if limit == "max" else min(available, int(limit) - used)
+
+
+def memory_check(available: int) -> Check:
+    detail = f"{available / _GIB:.1f} GiB available"
+    if available < _DEMO_MEMORY:
+        return Check("memory", "warn", f"{detail}: little even for the demo model")
+    return Check("memory", "ok", detail)
+
+
+def disk_check(store: Path) -> Check:
+    """At the store, or where it would be made."""
+    place = next(path for path in (store.absolute(), *store.absolute().parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    detail = f"{free / _GIB:.1f} GiB free at {store}"
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        return Check(
+            "disk", "warn", f"{store} cannot be written: nothing can be pulled or imported (--store)"
+        )
+    if free < _DEMO_DISK:
+        return Check("disk", "warn", f"{detail}: too little to import even the demo model")
+    return Check("disk", "ok", detail)
+
+
+def model_check(store: Path) -> Check:
+    model = ModelStore(store).locate(None)
+    if model is None:
+        return Check(
+            "demo model", "warn", "not here yet: the first headwater serve or headwater pull fetches it"
+        )
+    return Check("demo model", "ok", f"{model.id} in {model.path}")
+
+
+# -- the socket ----------------------------------------------------------------------------------------------------------
+
+
+def port_check(host: str, port: int) -> Check:
+    where = f"{host}:{port}"
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, proto) as attempt:
+            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+            attempt.bind(address)
+    except OSError as error:
+        return Check("port", "fail", f"{where}: {error.strerror} (--host, --port)")
+    return Check("port", "ok", f"{where} is free")
+
+
+def files_check(soft: int, hard: int) -> Check:
+    """The limit on open files, which is a limit on connections."""
+    if soft == resource.RLIM_INFINITY:
+        return Check("open files", "ok", "no limit")
+    if soft < _FILES:
+        return Check(
+            "open files",
+            "warn",
+            f"{soft} at most, {_FILES} are wanted for many connections (ulimit -n {hard})",
+        )
+    return Check("open files", "ok", f"{soft} at most")
