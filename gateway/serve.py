@@ -23,7 +23,7 @@ from .key_file import with_file_keys
 from .pull import pull
 from .server import Stop, check_exposed, run
 from .start_plan import start_plan
-from .tokenizer import Tokenizer
+from .tokenizer import Tokenizer, TokenizerError
 
 HASH_MODEL = "hash"
 """The model reference of the hash model, which has no directory."""
@@ -84,11 +84,11 @@ def open_model(reference: str | None, models: ModelOptions, engine: EngineOption
         created=local.created,
         test_mode=engine.test_mode,
     )
-    tokenizer = Tokenizer.load(local.path)
     try:
+        tokenizer = Tokenizer.load(local.path)
         template = ChatTemplate.load(local.path, tokenizer)
-    except TemplateError as error:
-        raise StartError(f"the chat template of {local.id} cannot be used: {error}") from None
+    except (TokenizerError, TemplateError) as error:
+        raise StartError(f"the text side of {local.id} cannot be used: {error}") from None
     return ServedModel(served, tokenizer, template)
 
 
