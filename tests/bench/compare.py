@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from typing import Any
 
 from gateway.bench import LoadOptions, LoadReport, run_load
 
 GREEDY = {"temperature": 0, "ignore_eos": True}
 
-WORKLOADS: dict[str, dict[str, int]] = {
+WORKLOADS: dict[str, dict[str, Any]] = {
     "1 user": {"concurrency": 1, "requests": 4, "prompt_words": 100, "out_tokens": 64},
     "8 users": {"concurrency": 8, "requests": 24, "prompt_words": 100, "out_tokens": 64},
     "32 users": {"concurrency": 32, "requests": 64, "prompt_words": 100, "out_tokens": 64},
@@ -44,7 +45,7 @@ def main() -> None:
 
 
 def _line(workload: str, server: str, report: LoadReport) -> str:
-    ttft, tpot = (f"{d.p50:.1f}" if d else "–" for d in (report.ttft, report.tpot))
+    ttft, tpot = (f"{d.p50:.1f}" if d else "-" for d in (report.ttft, report.tpot))
     cached = f"{report.cached_tokens} of {report.prompt_tokens}"
     cells = (workload, server, f"{report.output_rate:.1f}", ttft, tpot, cached, str(report.failed))
     return "| " + " | ".join(cells) + " |"
