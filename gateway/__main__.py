@@ -121,6 +121,21 @@ def bench(as_json: bool, **options: Any) -> None:
     raise SystemExit(1 if report.failed else 0)
 
 
+@cli.command(short_help="What is installed, and what is missing.")
+@options_of(Http, ModelOptions, only=("host", "port", "store"))
+def doctor(host: str, port: int, store: Path) -> None:
+    """Examine this machine: what is installed, which device would be used, what stands in the way of serving."""
+    from rich.console import Console
+
+    from .doctor import examine, healthy, render
+
+    console = Console()
+    with console.status("looking around …"):
+        checks = examine(store, host, port)
+    console.print(render(checks))
+    raise SystemExit(0 if healthy(checks) else 1)
+
+
 def _log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
