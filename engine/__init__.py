@@ -6,15 +6,25 @@ request     what a client asks and what it gets back, as typed frames (light)
 errors      the engine's error tree (light)
 machine     what an engine would find here; `probe` looks, in a process of its own (light)
 config      what an engine is started with, and `auto` resolved (light)
-channel     frames over a ZeroMQ socket (light)
 client      submit, stream, abort: the gateway's view of an engine (light)
-process     spawn, watch and restart an engine process (light)
+process     the client that serves: a supervised engine process, fed from a bounded queue (light)
+child       one engine process from spawn to grave (light)
+channel     frames over a ZeroMQ socket (light)
+private_directory
+            where that socket lies (light)
+heartbeat   signs of life through a pipe, and how they are judged (light)
+restarts, poison, backlog
+            when to start again, what not to try again, how much may wait (light)
+prepare     what a request must satisfy (light)
 sequence    the running state of one answer (light)
 batch       a plan for one step and what came of it (light)
 scheduler   which sequences run next, on which pages; a pure state machine (light)
 group       its view of a request: the sequences, the tenant (light)
 waiting     its queue: who is admitted next (light)
+core        scheduler and runner put together: what every engine is (light)
 failpoints  named faults for tests (light)
+assemble    from a configuration to a core
+__main__    the engine process itself
 loop        receive, plan, run, commit, send: one screen
 llm         the same engine as a library, without a process or a socket
 runner      plan to tensors, forward, sample

@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import struct
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ import msgspec
 from .channel import Channel
 from .config import EngineConfig
 from .heartbeat import Beat, BeatReader
+from .private_directory import PrivateDirectory
 from .request import ToClient, ToEngine
 
 LENGTH = struct.Struct("<I")  # before the spec on standard input
@@ -110,7 +109,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    directory: Path
+    directory: PrivateDirectory
     channel: Channel[ToEngine, ToClient]
     process: subprocess.Popen[bytes]
     lifeline: int
@@ -122,7 +121,7 @@ class _Parts:
         os.close(self.lifeline)
         self.channel.close()
         self.beats.close()
-        shutil.rmtree(self.directory)
+        self.directory.close()
         return returncode
 
 
@@ -130,9 +129,9 @@ def _start(config: EngineConfig) -> _Parts:
     # Runs on the event loop's default executor. PR_SET_PDEATHSIG in the child is about the *thread* that started it, not
     # the process: those threads end with the event loop and not before.
     with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
-        directory = Path(tempfile.mkdtemp(prefix="headwater-"))
-        undo.callback(shutil.rmtree, directory)
-        channel = Channel.bind(directory / SOCKET_NAME)
+        directory = PrivateDirectory()
+        undo.callback(directory.close)
+        channel = Channel.bind(directory.path / SOCKET_NAME)
         undo.callback(channel.close)
         beats_out, beats_in = os.pipe()
         undo.callback(os.close, beats_out)
@@ -142,7 +141,7 @@ def _start(config: EngineConfig) -> _Parts:
         theirs.callback(os.close, spec_out)
         spec = ChildSpec(
             config=_with_absolute_paths(config),
-            socket=str(directory / SOCKET_NAME),
+            socket=str(directory.path / SOCKET_NAME),
             heartbeat_fd=beats_in,
             parent_pid=os.getpid(),
         )

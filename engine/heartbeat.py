@@ -134,7 +134,7 @@ class Vitals:
         self._ready = False
         self._checked = now
         self._last_beat = now
-        self._steps = -1
+        self._beat = Beat(0, Phase.STARTING, 0.0)
         self._progressed = now
         self.stuck = False
         """Lost while it still gave signs of life: its own work holds it."""
@@ -145,9 +145,9 @@ class Vitals:
 
     def beat(self, beat: Beat, now: float) -> None:
         self._last_beat = now
-        if beat.steps != self._steps or beat.phase is Phase.IDLE:
-            self._steps = beat.steps
+        if beat.steps != self._beat.steps or beat.phase is Phase.IDLE:
             self._progressed = now
+        self._beat = beat
 
     def age(self, now: float) -> float:
         """Seconds since the last beat."""
@@ -170,4 +170,7 @@ class Vitals:
             return f"no heartbeat for {self.age(now):.1f} s"
         idle_for = now - self._progressed
         self.stuck = idle_for > self._watchdog.stuck_after
-        return f"no step done for {idle_for:.0f} s with work at hand" if self.stuck else None
+        if not self.stuck:
+            return None
+        beat = self._beat
+        return f"no step done for {idle_for:.0f} s ({beat.phase.name.lower()} for {beat.seconds:.0f} s)"

@@ -261,10 +261,9 @@ class EngineProcess:
                 self._retry_at = time.monotonic() + delay + 1.0
                 self._become("restarting", death.reason)
                 await self._pause(delay)
-        except BaseException:
+        except Exception:
+            log.exception("the supervisor of the engine ended")
             self._become("failed", "the supervisor of the engine ended by a bug; see the log")
-            self._fail_streams("the engine is gone")
-            raise
 
     def _why_given_up(self, death: _Death) -> str:
         if death.permanent:

