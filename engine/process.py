@@ -286,7 +286,6 @@ class EngineProcess:
             if lost is None:
                 await self._ask_to_end(child)
             else:
-                await child.last_words()
                 self._status, self._detail = "restarting", lost  # taken up, and logged, when more is known
         finally:
             self._life = None

@@ -180,6 +180,19 @@ async def test_an_abort_gives_the_pages_back() -> None:
         assert engine.counters.running == 0
 
 
+async def test_an_abort_that_could_not_be_sent_is_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as engine:
+        stream = engine.submit(request("a", ENDLESS))
+        await started(stream)
+        assert engine._life is not None
+        monkeypatch.setattr(engine._life.child, "send", lambda message: False)
+        stream.abort()
+        with pytest.raises(QueueFull, match="too far behind"):
+            engine.submit(request("b"))
+        monkeypatch.undo()
+        await until(lambda: engine.counters.aborted == 1, 2)
+
+
 async def test_bad_requests_are_refused_before_they_are_sent() -> None:
     async with running() as engine:
         stream = engine.submit(request("a", ENDLESS))
