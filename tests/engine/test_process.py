@@ -29,6 +29,7 @@ from engine.errors import (
 )
 from engine.hash_model import reference
 from engine.heartbeat import Watchdog
+from engine.private_directory import PrivateDirectory
 from engine.process import EngineProcess
 from engine.request import GenerationRequest, SamplingParams, SequenceDelta
 from engine.restarts import RestartPolicy
@@ -184,12 +185,11 @@ async def test_an_abort_that_could_not_be_sent_is_sent_later(monkeypatch: pytest
     async with running() as engine:
         stream = engine.submit(request("a", ENDLESS))
         await started(stream)
-        assert engine._life is not None
-        monkeypatch.setattr(engine._life.child, "send", lambda message: False)
+        monkeypatch.setattr(engine._supervisor, "send", lambda message: False)
         stream.abort()
         with pytest.raises(QueueFull, match="too far behind"):
             engine.submit(request("b"))
-        monkeypatch.undo()
+        monkeypatch.delattr(engine._supervisor, "send")
         await until(lambda: engine.counters.aborted == 1, 2)
 
 
@@ -408,8 +408,8 @@ async def test_strange_frames_and_strangers_at_the_socket_change_nothing() -> No
     async with running() as engine:
         stream = engine.submit(one := request("a", 3000))
         await started(stream)
-        assert engine._life is not None
-        child = engine._life.child
+        assert engine._supervisor._life is not None
+        child = engine._supervisor._life.child
         socket = child._parts.directory.path / "engine.sock"
         for frame in (b"", b"\x80\x04K\x01.", os.urandom(5000)):
             child._channel._socket.send(frame)
@@ -508,7 +508,10 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_child_does_not_outlive_a_killed_parent(stopped: bool) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, env=environment
+    )
     try:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
@@ -522,6 +525,7 @@ def test_a_child_does_not_outlive_a_killed_parent(stopped: bool) -> None:
     while not gone(pid):
         assert time.monotonic() < deadline, "the child lives on"
         time.sleep(0.01)
+    PrivateDirectory().close()  # whoever comes next removes what the dead could not
 
 
 def test_started_by_hand_it_says_so() -> None:
