@@ -48,11 +48,12 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheStats:
-    nodes: int
+class Survey:
+    """What stands in the tree."""
+
+    pages: set[int]
     tokens: int
     namespaces: int
-    evicted_pages: int
 
 
 class PrefixCache:
@@ -92,13 +93,11 @@ class PrefixCache:
         """An upper bound of the pages `allocate` can give now."""
         return self.pool.free + self.idle
 
-    @property
-    def stats(self) -> CacheStats:
-        return CacheStats(self._tree.nodes, self._tree.tokens, len(self._tree.roots), self.evicted)
-
-    def pages_in_tree(self) -> set[int]:
-        """Counted anew: linear in the tree."""
-        return {node.page for node in self._tree}
+    def survey(self) -> Survey:
+        """The tree counted anew, linear in it."""
+        nodes = list(self._tree)
+        tokens = sum(len(node.key) for node in nodes)
+        return Survey({node.page for node in nodes}, tokens, len(self._tree.roots))
 
     def peek(self, namespace: bytes | None, tokens: Sequence[int]) -> int:
         """How many tokens `match` would find. Changes nothing."""

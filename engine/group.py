@@ -56,3 +56,8 @@ class Member(Sequence):
     overtaken: int = 0
     hint: int = 0
     hint_age: int = -1
+
+    @property
+    def reads_nothing(self) -> bool:
+        """Log-probabilities of the prompt have to be computed, so what is cached of it is of no use."""
+        return self.prompt_logprobs is not None

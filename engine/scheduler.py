@@ -12,15 +12,16 @@ its pages back at the commit. That is what a second plan in flight would need as
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cache.prefix_cache import Cursor, Match, PrefixCache
+from cache.prefix_cache import Cursor, PrefixCache, Survey
 
 from .batch import PageCopy, Plan, PlannedRow, RowResult, StepResult
+from .deadlines import Deadlines
 from .group import Group, Member, Tenant
+from .page_tables import PageTables
 from .request import (
     EngineCounters,
     FailureKind,
@@ -32,6 +33,7 @@ from .request import (
     TokenLogprob,
 )
 from .sequence import Status
+from .single_flight import SingleFlight
 from .waiting import WaitingQueue
 
 
@@ -66,14 +68,6 @@ class _Totals:
     preemptions: int = 0
     aborted: int = 0
     failed_checks: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Lead:
-    """The first `agreed` tokens are those of `leader`."""
-
-    leader: Member
-    agreed: int
 
 
 @dataclass(slots=True)
@@ -114,11 +108,11 @@ class Scheduler:
         self._root_key = root_key
         self._groups: dict[str, Group] = {}
         self._tenants: dict[str, Tenant] = {}
+        self._tables = PageTables(cache)
         self._waiting = WaitingQueue()
-        self._following = 0
+        self._single_flight = SingleFlight(self.page_size)
         self._running: dict[int, Member] = {}  # by uid, in order of admission
-        self._leaders: dict[Hashable, Member] = {}
-        self._deadlines: list[tuple[float, int, Group]] = []
+        self._deadlines = Deadlines()
         self._flight: _Flight | None = None
         self._retired: list[int] = []
         self._deltas: list[SequenceDelta] = []
@@ -144,7 +138,7 @@ class Scheduler:
         first, *others = group.members
         self._waiting.add(first)
         for member in others:
-            self._follow(member, first, first.prompt_len)
+            self._single_flight.follow(member, first, first.prompt_len)
         self._blocked_at = -1
 
     def abort(self, request_id: str, index: int | None = None) -> None:
@@ -205,7 +199,7 @@ class Scheduler:
             raise ValueError(f"{len(result.rows)} results for {len(plan.rows)} rows")
         for member, row, outcome in zip(self._land(plan), plan.rows, result.rows, strict=True):
             if member.copy_source is not None:
-                self._drop_copy_source(member)
+                self._tables.copied(member)
             self._totals.computed_tokens += row.count
             if outcome.error is not None:
                 self._fail_row(member, outcome.error)
@@ -215,8 +209,8 @@ class Scheduler:
                 continue
             member.computed += row.count
             self.cache.publish(member.cursor, member.tokens, member.pages, member.computed)
-            if row.count > 1 or member.followers or member.leading is not None:
-                self._lead_on(member)
+            if member.followers or member.leading is not None or row.count > 1:
+                self._requeue(self._single_flight.advance(member))
             self._take_outcome(member, row, outcome)
         self._check_idle()
 
@@ -224,8 +218,6 @@ class Scheduler:
         """The step in flight is lost: its requests fail, no others."""
         members = self._land(plan)
         for member in members:
-            if member.copy_source is not None:
-                self._drop_copy_source(member)
             if member.status is not Status.FINISHED:
                 self._fail(member.group, "engine_error", message)
         for member in members:
@@ -239,32 +231,31 @@ class Scheduler:
         """Totals and levels, in O(1)."""
         return self._counters(
             len(self._running),
-            len(self._waiting) + self._following,
+            len(self._waiting) + self._single_flight.following,
             self.cache.pool.free,
             self.cache.tree_pages,
         )
 
     def census(self) -> Census:
         """The same and more, recounted: linear in everything. For operators and tests."""
-        return self._census(self.cache.pages_in_tree())
+        return self._census(self.cache.survey())
 
-    def _census(self, in_tree: set[int]) -> Census:
-        stats = self.cache.stats
-        private = set(self._held()) - in_tree
+    def _census(self, tree: Survey) -> Census:
+        private = set(self._held()) - tree.pages
         statuses = [member.status for member in self._members()]
         counters = self._counters(
             statuses.count(Status.RUNNING),
             statuses.count(Status.WAITING),
-            self.cache.pool.total - len(in_tree) - len(private),
-            len(in_tree),
+            self.cache.pool.free,
+            len(tree.pages),
         )
-        return Census(counters, len(private), stats.nodes, stats.tokens, stats.namespaces)
+        return Census(counters, len(private), len(tree.pages), tree.tokens, tree.namespaces)
 
     def check(self) -> None:
         """Assert every invariant of the scheduler, its cache and its pool. Linear in everything."""
         self.cache.check(self._held())
-        in_tree = self.cache.pages_in_tree()
-        assert self._census(in_tree).counters == self.counters(), "a counter is stale"
+        tree = self.cache.survey()
+        assert self._census(tree).counters == self.counters(), "a counter is stale"
         members = list(self._members())
         self._check_waiting([member for member in members if member.status is Status.WAITING])
         running = {member.uid: member for member in members if member.status is Status.RUNNING}
@@ -272,29 +263,20 @@ class Scheduler:
         assert len(running) <= self.max_running
         sharers = Counter(page for member in members for page in member.pages)
         for member in running.values():
-            self._check_running(member, in_tree, sharers)
-        for mark, member in self._leaders.items():
-            assert member.leading == mark, "a stale mark"
-            assert member.uid in running, "a leader that does not run"
+            self._check_running(member, tree.pages, sharers)
+        self._single_flight.check(members)
         tenants = Counter(group.tenant.name for group in self._groups.values())
         assert tenants == {name: tenant.groups for name, tenant in self._tenants.items()}, "a tenant's count"
         assert all(group.members for group in self._groups.values()), "an ended request is remembered"
 
     def _check_waiting(self, waiting: list[Member]) -> None:
         queued = [member.uid for member in self._waiting]
-        following = [member for member in waiting if member.leader is not None]
+        following = [member.uid for member in waiting if member.leader is not None]
         assert len(queued) == len(self._waiting)
-        assert len(following) == self._following
-        everywhere = queued + [member.uid for member in following]
+        everywhere = queued + following
         assert sorted(everywhere) == sorted(member.uid for member in waiting), "lost, or waiting twice"
         for member in waiting:
             assert not member.pages, "a waiting sequence holds pages"
-        for member in following:
-            leader = member.leader
-            assert leader is not None
-            assert member in leader.followers, "a leader does not know its follower"
-            assert leader.status is not Status.FINISHED, "an ended sequence is followed"
-            assert leader.computed < member.awaited, "followed in vain"
 
     def _check_running(self, member: Member, in_tree: set[int], sharers: Counter[int]) -> None:
         size = self.page_size
@@ -366,12 +348,13 @@ class Scheduler:
             served = min((other.served for other in self._tenants.values()), default=0)
             tenant = self._tenants[request.tenant] = Tenant(request.tenant, served)
         tenant.groups += 1
-        namespace = self._root_key(request.namespace, request.adapter) if request.use_cache else None
+        shares = request.use_cache and self.cache.enabled
+        namespace = self._root_key(request.namespace, request.adapter) if shares else None
         group = Group(request, tenant, namespace, self._clock())
         group.members.extend(self._new_member(group, index) for index in range(request.n))
         self._groups[request.request_id] = group
         if request.deadline is not None:
-            self._remember_deadline(group.arrival + request.deadline, group)
+            self._deadlines.add(group, group.arrival + request.deadline)
         return group
 
     def _new_member(self, group: Group, index: int) -> Member:
@@ -392,19 +375,9 @@ class Scheduler:
             prompt_logprobs=[None] if wants_prompt else None,
         )
 
-    def _remember_deadline(self, when: float, group: Group) -> None:
-        if len(self._deadlines) > 64 + 2 * len(self._groups):
-            self._deadlines = [entry for entry in self._deadlines if entry[2].members]
-            heapq.heapify(self._deadlines)
-        heapq.heappush(self._deadlines, (when, group.members[0].uid, group))
-
     def _fail_overdue(self) -> None:
-        if not self._deadlines:
-            return
-        now = self._clock()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            group = heapq.heappop(self._deadlines)[2]
-            if group.members:
+        if self._deadlines:
+            for group in self._deadlines.pop_overdue(self._clock()):
                 self._fail(group, "deadline", f"not finished within {group.request.deadline:g} s")
 
     # ---- plan: who runs ----------------------------------------------------------------------------------------------
@@ -413,19 +386,17 @@ class Scheduler:
         """Give every running sequence the page its next token needs, at the cost of the cache, then of others."""
         size = self.page_size
         for member in list(self._running.values()):
-            while member.status is Status.RUNNING and len(member.tokens) > len(member.pages) * size:
-                pages = self.cache.allocate(1)
-                if pages is not None:
-                    member.pages += pages
-                else:
+            if len(member.tokens) > len(member.pages) * size:
+                while member.status is Status.RUNNING and not self._tables.grow(member):
                     self._preempt(max(self._running.values(), key=_expendable))
 
     def _preempt(self, member: Member) -> None:
         """Take a running sequence's pages. It waits in its old place and computes again what the cache forgets."""
         self._totals.preemptions += 1
-        self._leave_running(member)
-        self._release(member, keep=False)
+        del self._running[member.uid]
         member.status = Status.WAITING
+        self._requeue(self._single_flight.stop(member))
+        self._release(member, keep=False)
         member.preempted = True
         if member.prompt_logprobs is not None:
             member.prompt_logprobs = [None]
@@ -469,16 +440,19 @@ class Scheduler:
             member = self._waiting.next(self._cached)
             if member is None:
                 return
-            match = self._reuse(member)
-            lead = None if member.preempted else self._lead_over(member, match)
+            match = self._tables.find(member)
+            lead = self._single_flight.find(member, match.tokens(self.page_size))
             if lead is not None:
-                self._unpin(match)
+                self._tables.unpin(match)
                 self._waiting.remove(member)
-                self._follow(member, lead.leader, lead.agreed)
+                self._single_flight.follow(member, lead.leader, lead.agreed)
                 continue
-            if not self._take_pages(member, match, copies):
+            if not self._tables.fill(member, match, self.watermark_pages if self._running else 0):
                 self._blocked_at = self.cache.freed
                 return
+            copy = self._tables.copy_of(member)
+            if copy is not None:
+                copies.append(copy)
             self._start(member)
             budget -= self._add_row(member, budget, members, rows)
 
@@ -486,55 +460,9 @@ class Scheduler:
         """How much a cache holds of a waiting sequence; asked again only after something was published."""
         if member.hint_age != self.cache.published:
             member.hint_age = self.cache.published
-            member.hint = (
-                0 if _reads_nothing(member) else self.cache.peek(member.cursor.namespace, member.tokens)
-            )
+            found = self.cache.peek(member.cursor.namespace, member.tokens)
+            member.hint = 0 if member.reads_nothing else found
         return member.hint
-
-    def _reuse(self, member: Member) -> Match:
-        """Pin the longest prefix there is: in the tree, or in the pages of a sibling with the same prompt."""
-        if _reads_nothing(member):
-            member.cursor.reset()
-            return Match([], None, 0)
-        match = self.cache.match(member.cursor, member.tokens)
-        share = min(member.prompt_len, len(member.tokens) - 1)
-        if share > match.tokens(self.page_size):
-            for sibling in member.group.members:
-                if sibling.computed >= share and sibling.copy_source is None:
-                    self._unpin(match)
-                    return self._fork(member, sibling, share)
-        return match
-
-    def _fork(self, member: Member, sibling: Member, share: int) -> Match:
-        whole, rest = divmod(share, self.page_size)
-        pages = sibling.pages[:whole]
-        tail = sibling.pages[whole] if rest else None
-        self.cache.share(pages if tail is None else [*pages, tail])
-        member.cursor.reset()
-        return Match(pages, tail, rest)
-
-    def _unpin(self, match: Match) -> None:
-        self.cache.release(match.pages if match.tail is None else [*match.pages, match.tail])
-
-    def _take_pages(self, member: Member, match: Match, copies: list[PageCopy]) -> bool:
-        """Give a sequence pages for all its tokens, those of the match first; or say that there is no room."""
-        need = -(-len(member.tokens) // self.page_size) - len(match.pages)
-        if match.tail is not None and not self._has_room(need):
-            self.cache.release([match.tail])  # the page to copy from may be the one that is missing
-            match = Match(match.pages, None, 0)
-        fresh = self.cache.allocate(need) if self._has_room(need) else None
-        if fresh is None:
-            self._unpin(match)
-            return False
-        member.pages = match.pages + fresh
-        member.computed = match.tokens(self.page_size)
-        if match.tail is not None:
-            member.copy_source = match.tail
-            copies.append(PageCopy(match.tail, fresh[0], match.tail_tokens))
-        return True
-
-    def _has_room(self, pages: int) -> bool:
-        return self.cache.available - pages >= (self.watermark_pages if self._running else 0)
 
     def _start(self, member: Member) -> None:
         self._waiting.admit(member)
@@ -547,74 +475,13 @@ class Scheduler:
             self._totals.cached_tokens += member.computed
             queued = self._clock() - group.arrival
             self._started.append(RequestStarted(group.request.request_id, member.computed, queued))
-        self._lead(member)
+        self._single_flight.lead(member)
 
-    # ---- single flight: one computes a prefix, the others wait for it ------------------------------------------------
-
-    def _lead_over(self, member: Member, match: Match) -> _Lead | None:
-        """Whoever computes right now what this sequence lacks of its prefix, and up to where the two agree."""
-        for sibling in member.group.members:
-            if sibling.status is Status.RUNNING and sibling.computed < sibling.prompt_len - 1:
-                return _Lead(sibling, sibling.prompt_len)
-        if _reads_nothing(member):
-            return None
-        mark = self._mark(member, match.tokens(self.page_size), len(member.tokens) - 1)
-        leader = None if mark is None else self._leaders.get(mark)
-        if leader is None:
-            return None
-        size = self.page_size
-        agreed = (member.cursor.depth + 1) * size
-        while agreed + size < len(member.tokens) and (
-            member.tokens[agreed : agreed + size] == leader.tokens[agreed : agreed + size]
-        ):
-            agreed += size
-        return _Lead(leader, agreed)
-
-    def _mark(self, member: Member, computed: int, length: int) -> Hashable | None:
-        """Names the page a sequence computes next: the tree's node above it and its tokens. None if nobody can share
-        that: it is not wholly in the first `length` tokens, or what is above it is not in the tree."""
-        cursor = member.cursor
-        start = cursor.depth * self.page_size
-        if cursor.namespace is None or not self.cache.enabled or start + self.page_size > length:
-            return None
-        if computed // self.page_size != cursor.depth:
-            return None
-        return (cursor.node or cursor.namespace, tuple(member.tokens[start : start + self.page_size]))
-
-    def _lead(self, member: Member) -> None:
-        mark = self._mark(member, member.computed, len(member.tokens))
-        if mark is not None and self._leaders.setdefault(mark, member) is member:
-            member.leading = mark
-
-    def _lead_on(self, member: Member) -> None:
-        """After a chunk: mark the next page, and let go whoever has got what it waited for."""
-        self._stop_leading(member)
-        if member.computed < len(member.tokens):
-            self._lead(member)
-        self._let_go([follower for follower in member.followers if follower.awaited <= member.computed])
-
-    def _stop_leading(self, member: Member) -> None:
-        if member.leading is not None:
-            del self._leaders[member.leading]
-            member.leading = None
-
-    def _follow(self, member: Member, leader: Member, awaited: int) -> None:
-        member.leader = leader
-        member.awaited = awaited
-        leader.followers.append(member)
-        self._following += 1
-
-    def _unfollow(self, member: Member, leader: Member) -> None:
-        leader.followers.remove(member)
-        member.leader = None
-        self._following -= 1
-
-    def _let_go(self, followers: list[Member]) -> None:
-        for follower in followers:
-            if follower.leader is not None:
-                self._unfollow(follower, follower.leader)
-                self._waiting.add(follower)
-                self._blocked_at = -1
+    def _requeue(self, members: list[Member]) -> None:
+        """Those that waited for a leader wait for room now, each in its old place."""
+        for member in members:
+            self._waiting.add(member)
+            self._blocked_at = -1
 
     # ---- commit: what a row brought ----------------------------------------------------------------------------------
 
@@ -687,21 +554,16 @@ class Scheduler:
     def _end(self, member: Member) -> None:
         """The one way out, for a finish, an abort and a failure alike."""
         if member.status is Status.RUNNING:
-            self._leave_running(member)
+            del self._running[member.uid]
         elif member.leader is not None:
-            self._unfollow(member, member.leader)
+            self._single_flight.unfollow(member)
         else:
             self._waiting.remove(member)
         member.status = Status.FINISHED
-        self._let_go(list(member.followers))
+        self._requeue(self._single_flight.stop(member))
         self._leave_group(member)
         if member.pages and not member.in_flight:
             self._release(member, keep=not member.group.failed)
-
-    def _leave_running(self, member: Member) -> None:
-        del self._running[member.uid]
-        self._stop_leading(member)
-        self._let_go(list(member.followers))
 
     def _leave_group(self, member: Member) -> None:
         group = member.group
@@ -714,31 +576,14 @@ class Scheduler:
             del self._tenants[group.tenant.name]
 
     def _release(self, member: Member, *, keep: bool = True) -> None:
-        """Give all pages back; with `keep` what they hold stays findable. The runner's state is given up with them."""
-        if keep:
-            self.cache.publish_tail(member.cursor, member.tokens, member.pages, member.computed)
-        if member.copy_source is not None:
-            self._drop_copy_source(member)
-        self.cache.release(member.pages)
+        """The pages go, and with them what the runner keeps for the sequence."""
+        self._tables.clear(member, keep=keep)
         self._retired.append(member.uid)
-        member.cursor.reset()
-        member.pages = []
-        member.computed = 0
-
-    def _drop_copy_source(self, member: Member) -> None:
-        if member.copy_source is not None:
-            self.cache.release([member.copy_source])
-            member.copy_source = None
 
 
 def _expendable(member: Member) -> tuple[int, int]:
     """What is preempted first: the lowest priority, then the newest."""
     return member.request.priority, member.uid
-
-
-def _reads_nothing(member: Member) -> bool:
-    """Log-probabilities of the prompt have to be computed, so what is cached of it is of no use."""
-    return member.prompt_logprobs is not None
 
 
 def _holds(member: Member) -> Iterator[int]:

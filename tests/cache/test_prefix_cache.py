@@ -57,7 +57,7 @@ def test_other_namespaces_and_none_find_nothing() -> None:
     assert cache.peek(None, [*range(10)]) == 0
     assert cache.match(Cursor(None), [*range(10)]).pages == []
     assert cache.tree_pages == 3
-    assert cache.stats.namespaces == 1
+    assert cache.survey().namespaces == 1
 
 
 def test_disabled_it_only_hands_out_pages() -> None:
@@ -93,7 +93,7 @@ def test_a_fuller_page_takes_the_place_of_a_tail() -> None:
     assert cache.tree_pages == 1
     remember(cache, [1, 2])
     assert cache.tree_pages == 1
-    assert (cache.stats.nodes, cache.stats.tokens) == (1, 4)
+    assert (len(cache.survey().pages), cache.survey().tokens) == (1, 4)
     assert cache.pool.free == 7
     cache.check([])
 
@@ -124,7 +124,7 @@ def test_the_least_recently_used_goes_first_leaf_by_leaf() -> None:
         cache.check(held)
     assert left == [(8, 8), (8, 8), (8, 4), (8, 0), (4, 0), (0, 0)]
     assert cache.evicted == 4
-    assert cache.stats.namespaces == 0
+    assert cache.survey().namespaces == 0
     assert cache.allocate(1) is None
 
 

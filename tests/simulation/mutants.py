@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from cache.prefix_cache import Cursor, Match, PrefixCache
 from cache.radix import Node
 from engine.batch import PageCopy, Plan, PlannedRow
 from engine.group import Group, Member
+from engine.page_tables import PageTables
 from engine.request import FailureKind, FinishReason, GenerationRequest, TokenLogprob
 from engine.scheduler import Scheduler
 from engine.sequence import Status
+from engine.single_flight import SingleFlight
 
 from .world import Parts
 
@@ -133,38 +136,33 @@ class ForgetsGenerated(Scheduler):
             self._totals.generated_tokens -= 1
 
 
-class WritesToSharedTail(Scheduler):
+class WritesToSharedTail(PageTables):
     """A shared tail page goes into the page table itself instead of a copy."""
 
-    def _take_pages(self, member: Member, match: Match, copies: list[PageCopy]) -> bool:
-        if not super()._take_pages(member, match, copies):
-            return False
-        if member.copy_source is not None:
-            copy = copies.pop()
-            at = member.pages.index(copy.dst)
-            self.cache.release([copy.dst])
-            member.pages[at] = copy.src
+    def fill(self, member: Member, match: Match, reserve: int) -> bool:
+        filled = super().fill(member, match, reserve)
+        copy = self.copy_of(member)
+        if copy is not None:
+            self._cache.release([copy.dst])
+            member.pages[member.pages.index(copy.dst)] = copy.src
             member.copy_source = None
-        return True
+        return filled
 
 
-class ForgetsCopies(Scheduler):
+class ForgetsCopies(PageTables):
     """Copy-on-write pages are planned and never copied."""
 
-    def _take_pages(self, member: Member, match: Match, copies: list[PageCopy]) -> bool:
-        return super()._take_pages(member, match, [])
+    def copy_of(self, member: Member) -> PageCopy | None:
+        return None
 
 
-class DropsCopySourceEarly(Scheduler):
+class DropsCopySourceEarly(PageTables):
     """The page to copy from is given up before the step that copies it is over."""
 
-    def plan(self) -> Plan | None:
-        plan = super().plan()
-        if plan is not None:
-            for row in plan.rows:
-                if isinstance(row.sequence, Member):
-                    self._drop_copy_source(row.sequence)
-        return plan
+    def copy_of(self, member: Member) -> PageCopy | None:
+        copy = super().copy_of(member)
+        self.copied(member)
+        return copy
 
 
 class FinishesSilently(Scheduler):
@@ -190,13 +188,12 @@ class FreesInFlight(Scheduler):
         super()._end(member)
 
 
-class LosesFollowers(Scheduler):
+class LosesFollowers(SingleFlight):
     """Whoever waited for a leader that ended waits for ever."""
 
-    def _leave_running(self, member: Member) -> None:
-        del self._running[member.uid]
-        self._stop_leading(member)
-        member.followers.clear()
+    def stop(self, member: Member) -> list[Member]:
+        super().stop(member)
+        return []
 
 
 class KeepsFailedPages(Scheduler):
@@ -211,9 +208,9 @@ class KeepsFailedPages(Scheduler):
 class IgnoresDeadlines(Scheduler):
     """Only a queued request is dropped at its deadline."""
 
-    def _fail_overdue(self) -> None:
-        self._deadlines = [entry for entry in self._deadlines if not entry[2].started]
-        super()._fail_overdue()
+    def _fail(self, group: Group, kind: FailureKind, message: str) -> None:
+        if kind != "deadline" or not group.started:
+            super()._fail(group, kind, message)
 
 
 class StopsTooSoon(Scheduler):
@@ -282,9 +279,32 @@ class NeverForgets(Scheduler):
             group.tenant.groups += 1
 
 
+def with_tables(tables: type[PageTables]) -> Callable[..., Scheduler]:
+    def build(**options: Any) -> Scheduler:
+        scheduler = Scheduler(**options)
+        scheduler._tables = tables(scheduler.cache)
+        return scheduler
+
+    return build
+
+
+def with_single_flight(single_flight: type[SingleFlight]) -> Callable[..., Scheduler]:
+    def build(**options: Any) -> Scheduler:
+        scheduler = Scheduler(**options)
+        scheduler._single_flight = single_flight(scheduler.page_size)
+        return scheduler
+
+    return build
+
+
 MUTANTS: dict[str, Callable[[], Parts]] = {
     "namespace missing from the key": lambda: Parts(root_key=lambda namespace, adapter: adapter),
     "adapter missing from the key": lambda: Parts(root_key=lambda namespace, adapter: namespace),
+    "LosesFollowers": lambda: Parts(scheduler=with_single_flight(LosesFollowers)),
+    **{
+        cls.__name__: (lambda cls=cls: Parts(scheduler=with_tables(cls)))
+        for cls in (WritesToSharedTail, ForgetsCopies, DropsCopySourceEarly)
+    },
     **{
         cls.__name__: (lambda cls=cls: Parts(scheduler=cls))
         for cls in (
@@ -293,12 +313,8 @@ MUTANTS: dict[str, Callable[[], Parts]] = {
             PreemptedGoesToTheBack,
             AbortsFirstChoiceOnly,
             ForgetsGenerated,
-            WritesToSharedTail,
-            ForgetsCopies,
-            DropsCopySourceEarly,
             FinishesSilently,
             FreesInFlight,
-            LosesFollowers,
             KeepsFailedPages,
             IgnoresDeadlines,
             StopsTooSoon,

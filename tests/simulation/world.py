@@ -145,7 +145,7 @@ class Simulation:
         assert not self.scheduler.has_work
         self.scheduler.flush()
         assert self.cache.pool.free == self.pages, "not everything came back"
-        assert self.cache.stats.namespaces == 0, "an empty namespace stayed"
+        assert self.cache.survey().namespaces == 0, "an empty namespace stayed"
 
     # ---- operations --------------------------------------------------------------------------------------------------
 
