@@ -28,6 +28,7 @@ _SHORT_LIST = 128
 _WORD = (1 << 64) - 1
 
 NOT_FINITE = "the model produced values that are not finite"
+ALL_BARRED = "no token is allowed: every one is an end token, and min_tokens is not reached"
 
 
 class Sampler:
@@ -42,17 +43,28 @@ class Sampler:
 
     def sample(self, logits: Tensor, sequences: Rows[Sequence]) -> list[RowResult]:
         """The next token of each sequence from its row of logits, float32 [N, V]; the logits are left as they are."""
-        sound = _sound(logits)
+        errors = _errors(logits, NOT_FINITE)
         shaped = self._shape(logits, sequences)
+        if shaped is not logits:
+            errors = [
+                error or barred
+                for error, barred in zip(
+                    errors, _errors(shaped.amax(-1, keepdim=True), ALL_BARRED), strict=True
+                )
+            ]
         tokens = shaped.argmax(-1).tolist()
-        drawn = [row for row, s in enumerate(sequences) if s.request.sampling.temperature > 0 and sound[row]]
+        drawn = [
+            row
+            for row, sequence in enumerate(sequences)
+            if sequence.request.sampling.temperature > 0 and errors[row] is None
+        ]
         if drawn:
             picked = _draw(_pick(shaped, drawn), [sequences[row] for row in drawn])
             for row, token in zip(drawn, picked, strict=True):
                 tokens[row] = token
         results = [
-            RowResult(token=token) if good else RowResult(error=NOT_FINITE)
-            for token, good in zip(tokens, sound, strict=True)
+            RowResult(token=token) if error is None else RowResult(error=error)
+            for token, error in zip(tokens, errors, strict=True)
         ]
         self._add_logprobs(results, logits, sequences)
         return results
@@ -141,9 +153,9 @@ class _TokenCounts:
             weakened = torch.where(row > 0, row / repetition, row * repetition)
             row.copy_(torch.where(self.occurred, weakened, row))
         if sampling.presence_penalty:
-            row.sub_(self.output > 0, alpha=sampling.presence_penalty)
+            row.sub_((self.output > 0).to(row.dtype), alpha=sampling.presence_penalty)
         if sampling.frequency_penalty:
-            row.sub_(self.output, alpha=sampling.frequency_penalty)
+            row.sub_(self.output.to(row.dtype), alpha=sampling.frequency_penalty)
 
 
 def _is_penalised(sampling: SamplingParams) -> bool:
@@ -159,9 +171,9 @@ def _is_truncated(sampling: SamplingParams) -> bool:
     return sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
 
 
-def _sound(logits: Tensor) -> list[bool]:
-    """Which rows are finite throughout: a sum is finite only if every term is."""
-    return [bool(good) for good in logits.sum(-1, dtype=torch.float64).isfinite().tolist()]
+def _errors(values: Tensor, message: str) -> list[str | None]:
+    """`message` for each row of [N, W] that is not finite: a sum is finite only if every term is."""
+    return [None if good else message for good in values.sum(-1, dtype=torch.float64).isfinite().tolist()]
 
 
 def _pick(rows: Tensor, wanted: Rows[int]) -> Tensor:

@@ -27,7 +27,7 @@ from engine.native.library import NativeLibrary
 from engine.step_inputs import StepInputs, step_inputs
 from tests.plans import make_sequence
 
-BUILDS = {"native": build.NATIVE_FLAGS, "baseline": ()}
+BUILDS = {"native": build.NATIVE_FLAGS, "baseline": ("-O1",)}
 QUICK = ("-O0",)
 DTYPES = (torch.float32, torch.bfloat16)
 EXAMPLES = settings(max_examples=25, deadline=None, derandomize=True)
