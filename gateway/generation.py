@@ -7,6 +7,7 @@ the metrics and the usage want to know is noted on the way.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -43,7 +44,7 @@ class TextOptions:
     discard: bool = False
 
 
-class TokenDetail(msgspec.Struct, frozen=True):
+class TokenDetail(msgspec.Struct, frozen=True, gc=False):
     """A token that has been counted: `offset` is where its text begins in the answer, in characters."""
 
     id: int
@@ -51,7 +52,7 @@ class TokenDetail(msgspec.Struct, frozen=True):
     logprob: TokenLogprob | None
 
 
-class Piece(msgspec.Struct, frozen=True):
+class Piece(msgspec.Struct, frozen=True, gc=False):
     """What became certain of one choice at once. `finish` is set on its last piece. `details` only when asked for."""
 
     index: int
@@ -71,7 +72,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Timing:
-    """When things happened to a request, by the event loop's clock; 0 is not yet."""
+    """When things happened to a request, by `time.perf_counter`; 0 is not yet."""
 
     submitted: float
     started: float = 0.0
@@ -193,7 +194,7 @@ class Generation:
         self._options = options
         self._detail = options.logprobs or options.ids
         self._on_started = on_started
-        self._now = asyncio.get_running_loop().time
+        self._now = time.perf_counter  # the event loop's own clock stands still within a turn
         stops = StopSearch(options.stops, include=options.include_stop)
         self.choices = [Choice(i, tokenizer, options, stops) for i in range(stream.request.n)]
         self.timing = Timing(submitted=self._now())

@@ -7,7 +7,7 @@ finish reasons, rejection reasons.
 
 from __future__ import annotations
 
-import asyncio
+import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -87,7 +87,7 @@ class Metrics(Collector):
     def generation_ended(self, generation: Generation) -> None:
         """Take stock of a request, finished or not."""
         usage, timing = generation.usage, generation.timing
-        now = asyncio.get_running_loop().time()
+        now = time.perf_counter()
         self._prompt_tokens += usage.prompt
         self._cached_tokens += usage.cached
         self._generated_tokens += usage.completion

@@ -64,8 +64,12 @@ async def start() -> AsyncIterator[Start]:
     """Start a gateway with settings of the test's own: `start(engine, http={…}, limits={…}, served={…})`."""
     async with AsyncExitStack() as stack:
 
-        async def start_(engine: FakeEngine | None = None, **parts: dict[str, Any]) -> Gateway:
-            return await stack.enter_async_context(running(engine or FakeEngine(), *settings(**parts)))
+        async def start_(
+            engine: FakeEngine | None = None, *, template: bool = True, **parts: dict[str, Any]
+        ) -> Gateway:
+            return await stack.enter_async_context(
+                running(engine or FakeEngine(), *settings(**parts), template=template)
+            )
 
         yield start_
 

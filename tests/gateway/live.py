@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import orjson
 from aiohttp import web
 
 from gateway.app import ADMISSION, DESK, LIFECYCLE, create_app
@@ -38,7 +40,11 @@ class Gateway:
         return f"http://{self.host}:{self.port}"
 
     async def post(self, path: str, body: object, **kwargs: Any) -> tuple[int, dict[str, Any]]:
-        async with self.client.post(self.url + path, json=body, **kwargs) as response:
+        data = io.BytesIO(
+            orjson.dumps(body)
+        )  # bytes would draw a warning from aiohttp's client when they are many
+        headers = {"Content-Type": "application/json", **kwargs.pop("headers", {})}
+        async with self.client.post(self.url + path, data=data, headers=headers, **kwargs) as response:
             return response.status, await response.json()
 
     async def get(self, path: str, **kwargs: Any) -> tuple[int, dict[str, Any]]:
@@ -59,13 +65,15 @@ Start = Callable[..., Awaitable[Gateway]]
 
 
 @asynccontextmanager
-async def running(engine: FakeEngine, http: Http, limits: Limits, served: Served) -> AsyncIterator[Gateway]:
+async def running(
+    engine: FakeEngine, http: Http, limits: Limits, served: Served, *, template: bool = True
+) -> AsyncIterator[Gateway]:
     tokenizer = Tokenizer.hash()
     app = create_app(
         engine=engine,
         served=served,
         tokenizer=tokenizer,
-        template=ChatTemplate.hash(tokenizer),
+        template=ChatTemplate.hash(tokenizer) if template else None,
         http=http,
         limits=limits,
     )
