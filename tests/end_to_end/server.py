@@ -50,13 +50,19 @@ class Reply:
 
 
 class Server:
-    """A gateway and its engine. `directory` takes the log and is the server's own TMPDIR."""
+    """A gateway and its engine. `directory` takes the log, and what it leaves in its own TMPDIR if none is given."""
 
     def __init__(
-        self, directory: Path, *flags: str, model: str | None = "hash", port: int = 0, key: str | None = None
+        self,
+        directory: Path,
+        *flags: str,
+        model: str | None = "hash",
+        port: int = 0,
+        key: str | None = None,
+        temporary: Path | None = None,
     ) -> None:
         self.key = key
-        self.temporary = directory / "tmp"
+        self.temporary = temporary or directory / "tmp"
         self.temporary.mkdir(parents=True, exist_ok=True)
         self._log = directory / "stderr.txt"
         arguments = ["serve", *([model] if model else []), "--port", str(port), *flags]
