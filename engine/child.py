@@ -86,6 +86,14 @@ class Child:
         if beat is not None:
             self._on_beat(beat)
 
+    async def last_words(self) -> None:
+        """Take in what a dead engine had sent: who was in its batch, whose answer was complete.
+
+        The socket's own thread may still be reading that.
+        """
+        await asyncio.sleep(0.01)
+        self._drain()
+
     async def bury(self) -> int:
         """Kill what still lives and free everything. The exit code, or minus the number of the signal that killed it."""
         self._buried = True

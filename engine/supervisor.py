@@ -116,7 +116,7 @@ class Supervisor:
                 self._on_message(message)
 
     def _begin_to_serve(self, info: EngineInfo) -> None:
-        if self._life is not None and not self._stopping.is_set():
+        if self._life is not None and not self._life.child.died.done():
             self.info = info
             self._life.vitals.ready(time.monotonic())
             self._become("ready", f"ready after {info.load_seconds:.2f} s of loading")
@@ -166,6 +166,7 @@ class Supervisor:
                 return None
             # Taken up, and logged, when more is known; but from here on nobody must count on this engine.
             self._status, self._detail = "restarting", lost
+            await child.last_words()
             self._on_down(DIED)
         finally:
             self._life = None

@@ -352,19 +352,19 @@ async def test_a_gateway_that_was_stopped_itself_blames_nobody() -> None:
 
 
 async def test_a_request_that_crashes_the_engine_twice_is_refused_and_a_third_crash_is_the_last() -> None:
-    config = EngineConfig(hash_model=HashModelConfig(), test_mode=True, failpoints=("crash=2",))
+    config = EngineConfig(hash_model=HashModelConfig(), test_mode=True, failpoints=("crash=20",))
     async with running(config, restarts=RestartPolicy(limit=2, longest=0.1)) as engine:
         for attempt in range(2):
             one = GenerationRequest(
                 request_id=f"attempt{attempt}",
                 prompt=[1, 2, 3],
-                sampling=SamplingParams(max_tokens=9, seed=attempt),
+                sampling=SamplingParams(max_tokens=ENDLESS, seed=attempt),
             )
             assert isinstance(await failure_of(tokens_of(engine.submit(one))), EngineDied)
             await engine.ready()
         with pytest.raises(BadRequest, match="attempt1 is refused"):
             engine.submit(one)
-        assert isinstance(await failure_of(tokens_of(engine.submit(request("other")))), EngineDied)
+        assert isinstance(await failure_of(tokens_of(engine.submit(request("other", ENDLESS)))), EngineDied)
         with pytest.raises(StartError, match=r"given up after 3 crashes.*SIGABRT"):
             await engine.ready()
         assert engine.health.status == "failed"
