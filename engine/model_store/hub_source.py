@@ -7,7 +7,7 @@ from typing import Any
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
-from huggingface_hub.utils.tqdm import tqdm
+from tqdm.auto import tqdm
 
 from ..errors import ModelError
 from .reference import HubModel
@@ -47,7 +47,7 @@ def hub_snapshot(model: HubModel, report: ProgressCallback, *, offline: bool) ->
 def _reporting_bar(report: ProgressCallback) -> type[Any]:
     """A tqdm class that draws nothing and passes bytes on: the shape in which the hub's client tells its progress."""
 
-    class ReportingBar(tqdm):
+    class ReportingBar(tqdm):  # type: ignore[misc]  # tqdm is not typed
         def display(self, *_: object, **__: object) -> None:
             if self.unit == "B" and self.total:
                 report(Progress("downloading", int(self.n), int(self.total)))

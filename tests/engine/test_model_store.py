@@ -23,6 +23,7 @@ from engine.model_store.fetch import fetch
 from engine.model_store.reference import DemoModel, Directory, GGUFPath, HubModel, parse_reference
 from engine.model_store.store import ModelStore
 from engine.model_store.worker import Progress
+from tests.engine.fake_hub import COMMIT, fake_hub
 from tests.engine.tiny_gguf import TOYS, toy_model, write_toy
 
 
@@ -337,6 +338,30 @@ def test_a_hub_model_lies_in_the_hubs_own_cache(
     assert (model.id, model.path, model.source) == ("org/name", directory, "org/name@my-model")
     assert (asked["repo"], asked["revision"], asked["local_files_only"]) == ("org/name", "v2", False)
     assert store.locate("org/name") is None
+
+
+def test_a_hub_model_is_downloaded_by_the_real_client(
+    store: ModelStore, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for unwanted in ("pytorch_model.bin", "consolidated.safetensors", "modeling.py"):
+        (directory / unwanted).touch()
+    with fake_hub("org/name", directory) as (address, served):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        seen: list[Progress] = []
+        model = store.fetch("org/name", seen.append)
+        assert {"model.safetensors", "tokenizer.json"} <= set(served)
+        assert not {"pytorch_model.bin", "consolidated.safetensors", "modeling.py"} & set(served)
+        assert any(p.stage == "downloading" and p.done > 0 for p in seen), "the download showed no progress"
+        assert model.source == f"org/name@{COMMIT}"
+        with pytest.raises(ModelError, match=r"^org/other .*hub"):
+            store.fetch("org/other", ignore)
+    assert store.fetch("org/name", ignore) == model, "needs no hub any more"
+    with pytest.raises(
+        ModelError, match=r"^org/third is not on this machine and cannot be had from the hub: "
+    ):
+        store.fetch("org/third", ignore)
 
 
 @pytest.mark.parametrize(
