@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,10 @@ settings.load_profile("headwater")
 @pytest.fixture(scope="session")
 def demo_model() -> LocalModel:
     """The demo model, imported. `make test` sees to it that it is in the store; nothing is downloaded here."""
-    model = ModelStore(Path.home() / ".cache" / "headwater").locate(None)
+    store = (
+        os.environ.get("HEADWATER_STORE") or Path.home() / ".cache" / "headwater"
+    )  # as the command line has it
+    model = ModelStore(Path(store)).locate(None)
     if model is None:
         pytest.skip("the demo model is not in the model store: run `headwater pull`")
     return model

@@ -21,6 +21,8 @@ from transformers import AutoModelForCausalLM
 from engine.errors import ModelError
 from engine.model_store import gguf_import
 from engine.model_store.gguf_import import halves_from_pairs, import_gguf, imported_bytes, to_bf16
+from engine.models.families import read_model_config
+from engine.weights import Checkpoint
 from tests.engine.tiny_gguf import F16, F32, PADDED_VOCAB, TOYS, VOCAB, gguf_tensors, toy_model, write_toy
 
 IDS = torch.randint(0, len(VOCAB), (2, 24), generator=torch.Generator().manual_seed(1))
@@ -47,6 +49,17 @@ def test_an_imported_model_computes_the_same_logits(
     assert type(loaded) is type(original)
     with torch.no_grad():
         assert torch.allclose(loaded(IDS).logits, original(IDS).logits, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", [name for name in TOYS if "yarn" not in name])
+def test_the_engine_reads_the_config_that_an_import_writes(tmp_path: Path, family: str) -> None:
+    original = toy_model(TOYS[family])
+    write_toy(tmp_path / "toy.gguf", TOYS[family], original)
+    config = read_model_config(imported(tmp_path / "toy.gguf", tmp_path / "out") / "config.json")
+    assert (config.layers, config.vocab_size) == (2, PADDED_VOCAB)
+    assert config.rope.kind == original.config.rope_parameters["rope_type"]
+    with Checkpoint(tmp_path / "out") as checkpoint:
+        checkpoint.check({name: tuple(weight.shape) for name, weight in original.named_parameters()})
 
 
 @pytest.mark.parametrize(
