@@ -15,6 +15,7 @@ from engine.request import FailureKind, FinishReason, GenerationRequest, TokenLo
 from engine.scheduler import Scheduler
 from engine.sequence import Status
 from engine.single_flight import SingleFlight
+from engine.waiting import WaitingQueue
 
 from .world import Parts
 
@@ -196,6 +197,15 @@ class LosesFollowers(SingleFlight):
         return []
 
 
+class NeverAges(WaitingQueue):
+    """Who was overtaken does not remember it."""
+
+    def admit(self, member: Member) -> None:
+        super().admit(member)
+        for other in self:
+            other.overtaken = 0
+
+
 class KeepsFailedPages(Scheduler):
     """What a failed step wrote stays findable."""
 
@@ -288,6 +298,15 @@ def with_tables(tables: type[PageTables]) -> Callable[..., Scheduler]:
     return build
 
 
+def with_queue(queue: type[WaitingQueue]) -> Callable[..., Scheduler]:
+    def build(**options: Any) -> Scheduler:
+        scheduler = Scheduler(**options)
+        scheduler._waiting = queue()
+        return scheduler
+
+    return build
+
+
 def with_single_flight(single_flight: type[SingleFlight]) -> Callable[..., Scheduler]:
     def build(**options: Any) -> Scheduler:
         scheduler = Scheduler(**options)
@@ -300,6 +319,7 @@ def with_single_flight(single_flight: type[SingleFlight]) -> Callable[..., Sched
 MUTANTS: dict[str, Callable[[], Parts]] = {
     "namespace missing from the key": lambda: Parts(root_key=lambda namespace, adapter: adapter),
     "adapter missing from the key": lambda: Parts(root_key=lambda namespace, adapter: namespace),
+    "NeverAges": lambda: Parts(scheduler=with_queue(NeverAges)),
     "LosesFollowers": lambda: Parts(scheduler=with_single_flight(LosesFollowers)),
     **{
         cls.__name__: (lambda cls=cls: Parts(scheduler=with_tables(cls)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from engine.sequence import Sequence, Status
 from tests.fakes import ManualClock, WordRunner
 
 Choice = tuple[str, int]
+Place = tuple[int, int]  # by arrival: the request, then the choice
 
 
 @dataclass(slots=True)
@@ -82,6 +84,8 @@ class Simulation:
             clock=self.clock,
             root_key=self.parts.root_key,
         )
+        self.patience = self.scheduler._waiting.patience = draw.randrange(2, 6)
+        self.passed: Counter[Place] = Counter()
         self.runner = WordRunner(self.pages, self.page_size)
         self.bases = [[draw.randrange(3) for _ in range(40)] for _ in range(3)]
         self.clients: dict[str, _Client] = {}
@@ -244,7 +248,11 @@ class Simulation:
 
     def _plan(self) -> None:
         before = set(self.running)
+        queued = self._queued()
+        preemptions = self.scheduler.counters().preemptions
         plan = self.plan = self.scheduler.plan()
+        if preemptions < self.scheduler.counters().preemptions:
+            queued.clear()  # somebody older came back and may have gone again: nobody here can tell
         overdue = [
             c for c in self.clients.values() if c.open and c.due is not None and c.due <= self.clock.now
         ]
@@ -269,6 +277,7 @@ class Simulation:
             self.watched.update(sequence.pages)
             if choice not in before:
                 self._check_order(sequence)
+                self._check_patience(sequence, queued)
         self.watched.update(copy.src for copy in plan.copies)
         self._log("plan", [(r.sequence.uid, r.start, r.count) for r in plan.rows], plan.copies, plan.retired)
 
@@ -363,7 +372,22 @@ class Simulation:
             if other.status is Status.WAITING and _line(other) == _line(sequence):
                 assert self._place(other) > mine, "a preempted sequence was overtaken"
 
-    def _place(self, sequence: Sequence) -> tuple[int, int]:
+    def _check_patience(self, sequence: Sequence, queued: set[Place]) -> None:
+        """Whoever has queued longest sees no more than so many later arrivals go first."""
+        self.passed.pop(self._place(sequence), None)
+        oldest = min(queued, default=None)
+        if (
+            oldest is not None
+            and oldest == min(self._queued(), default=None)
+            and oldest < self._place(sequence)
+        ):
+            self.passed[oldest] += 1
+            assert self.passed[oldest] <= self.patience, "the oldest is passed over again and again"
+
+    def _queued(self) -> set[Place]:
+        return {self._place(sequence) for sequence in self.scheduler._waiting}
+
+    def _place(self, sequence: Sequence) -> Place:
         return self.clients[sequence.request.request_id].order, sequence.index
 
     def _forget(self) -> None:
