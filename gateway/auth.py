@@ -35,17 +35,6 @@ class Tenant:
     id: str
     admin: bool = False
 
-    def namespace(self, salt: str | None) -> bytes:
-        """What separates this tenant's cached prefixes from all others; a salt can only narrow it.
-
-        A digest over length-framed fields, so that no tenant and salt can spell another pair.
-        """
-        digest = hashlib.sha256(b"headwater/tenant/1")
-        for field in (self.id.encode(), b"" if salt is None else b"\x01" + salt.encode()):
-            digest.update(len(field).to_bytes(8, "big"))
-            digest.update(field)
-        return digest.digest()
-
 
 class Keyring:
     """Checks the key of a request against the access its route asks for."""

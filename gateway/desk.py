@@ -7,11 +7,13 @@ the server stops.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
+from cache.namespace import client_namespace
 from engine.client import EngineClient
 from engine.errors import DeadlineExceeded, RequestFailure
 from engine.request import EngineInfo, GenerationRequest, SamplingParams
@@ -44,6 +46,8 @@ class Desk:
         self._tokenizer = tokenizer
         self._admission = admission
         self._metrics = metrics
+        # as old as the engine's cache, which does not outlive this process either
+        self._secret = secrets.token_bytes(32)
         self._open: set[Generation] = set()
 
     @property
@@ -99,7 +103,7 @@ class Desk:
             sampling=job.sampling,
             n=job.n,
             tenant=caller.tenant.id,
-            namespace=caller.tenant.namespace(job.cache_salt),
+            namespace=client_namespace(self._secret, tenant=caller.tenant.id, salt=job.cache_salt),
             priority=job.priority,
             deadline=max(caller.remaining(), 0.0),
             # scoring a prompt needs every position computed

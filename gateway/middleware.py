@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import re
 import time
@@ -26,6 +27,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 REQUEST_ID = web.RequestKey("request_id", str)
 ARRIVED = web.RequestKey("arrived", float)
+
+PROBES = frozenset({"/health/live", "/health/ready", "/metrics"})
+"""Asked every few seconds by machines: not worth a line each."""
 
 _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\-]{0,127}")
 CLIENT_GONE = 499
@@ -80,7 +84,8 @@ class Observer:
         route = self._routes.label(request.match_info)
         self._metrics.http_request(route, request.method if route != "unknown" else "any", status)
         caller = request.get(CALLER)
-        requests.info(
+        requests.log(
+            logging.DEBUG if route in PROBES else logging.INFO,
             "%s %s %s %d %.1fms tenant=%s",
             request[REQUEST_ID],
             request.method,

@@ -21,7 +21,7 @@ from .chat_template import ChatTemplate, TemplateError
 from .config import EngineOptions, Http, Limits, ModelOptions, Served
 from .key_file import with_file_keys
 from .pull import pull
-from .server import Stop, check_exposed, run
+from .server import Stop, check_exposed, run, spare_the_collector
 from .start_plan import start_plan
 from .tokenizer import Tokenizer, TokenizerError
 
@@ -152,4 +152,5 @@ class _Start:
             self.error = error
             self._stop.now()
         else:
+            spare_the_collector()
             print(f"headwater: ready\n{start_plan(info)}", file=sys.stderr, flush=True)

@@ -93,7 +93,7 @@ async def run(
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.ask)
-    listener = _bind(http)
+    listener = _bind(http, limits)
     try:
         async with _serving(app, limits, listener):
             if started is not None:
@@ -166,13 +166,16 @@ def _connections(server: web.Server | None, limits: Limits) -> Callable[[], asyn
     return accept
 
 
-def _bind(http: Http) -> socket.socket:
+def _bind(http: Http, limits: Limits) -> socket.socket:
     """A listening socket, or one line on why not. `port` 0 takes a free one."""
     family = socket.AF_INET6 if ":" in http.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        # the kernel drops peers that leave sent data unread or unacknowledged; accepted sockets inherit it (Linux)
+        patience = round(limits.write_timeout * 1000)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
         listener.setblocking(False)
         listener.bind((http.host, http.port))
     except OSError as error:

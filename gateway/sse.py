@@ -65,6 +65,7 @@ class EventStream:
         await self.send(b"data: " + error.body() + b"\n\n")
 
     async def _wait_for_reader(self) -> None:
+        """The kernel's own limit (see `server`) goes by silence; this one also cuts off a reader that only trickles."""
         try:
             async with asyncio.timeout(self._patience):
                 await self._writer.drain()

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gateway.auth import Access, Keyring, Tenant, is_loopback
+from gateway.auth import Access, Keyring, is_loopback
 from gateway.errors import ApiError
 from tests.gateway.live import MODEL, Gateway, Start
 from tests.gateway.raw import RawClient
@@ -140,16 +138,6 @@ def test_who_is_an_admin(
 )
 def test_what_is_loopback(host: str | None, loopback: bool) -> None:
     assert is_loopback(host) is loopback
-
-
-@given(
-    st.lists(
-        st.tuples(st.text(max_size=8), st.none() | st.text(max_size=8)), min_size=2, max_size=2, unique=True
-    )
-)
-def test_no_tenant_and_salt_spell_another_pair(pairs: list[tuple[str, str | None]]) -> None:
-    (tenant, salt), (other, other_salt) = pairs
-    assert Tenant(tenant).namespace(salt) != Tenant(other).namespace(other_salt)
 
 
 async def test_tenants_do_not_share_a_namespace_and_salts_narrow_it(start: Start) -> None:

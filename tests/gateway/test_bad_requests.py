@@ -11,6 +11,7 @@ import openai
 import pytest
 from openai import OpenAI
 
+from gateway.tokenizer import Tokenizer
 from tests.gateway.live import MODEL, Gateway
 
 CHAT = "/v1/chat/completions"
@@ -316,6 +317,25 @@ async def test_the_context_message_is_the_one_clients_look_for(gateway: Gateway)
     assert (
         "you requested 2119 tokens (2019 in the messages, 100 in the completion)" in body["error"]["message"]
     )
+
+
+async def test_a_text_far_too_long_is_not_tokenised_whole(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    encode = Tokenizer.encode
+
+    def spy(self: Tokenizer, text: str, *, add_special: bool) -> list[int]:
+        seen.append(len(text))
+        return encode(self, text, add_special=add_special)
+
+    monkeypatch.setattr(Tokenizer, "encode", spy)
+    monkeypatch.setattr("gateway.chat_template.ChatTemplate.encode", None)
+    text = "word " * 100_000
+    for path, body in ((CHAT, {"messages": [{"role": "user", "content": text}]}), (TEXT, {"prompt": text})):
+        status, answer = await gateway.post(path, {"model": MODEL, **body})
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    assert seen == [16 * 2048] * 2
 
 
 async def test_the_official_client_sees_typed_errors(gateway: Gateway) -> None:

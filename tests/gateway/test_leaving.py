@@ -100,6 +100,27 @@ async def test_a_reader_that_stalls_loses_its_request(start: Start) -> None:
     client.leave(reset=False)
 
 
+def connections() -> int:
+    """Open ones of this process's servers: each has a task of aiohttp's."""
+    return sum(
+        getattr(task.get_coro(), "__qualname__", "") == "RequestHandler.start" for task in asyncio.all_tasks()
+    )
+
+
+async def test_a_whole_answer_that_nobody_reads_is_not_kept(start: Start) -> None:
+    engine = FakeEngine(lambda request, index: [97] * 20_000, max_model_len=40_000)
+    gateway = await start(engine, limits={"write_timeout": 0.5})
+    client = await RawClient.connect(gateway, receive_buffer=4096)
+    client.send(CHAT, ask(CHAT, max_tokens=20_000, logprobs=True, top_logprobs=20))
+    await client.head()
+    await gateway.at_rest()
+    assert connections() == 1
+    async with asyncio.timeout(10):
+        while connections():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    client.leave(reset=False)
+
+
 async def test_too_many_connections(start: Start) -> None:
     gateway = await start(limits={"max_connections": 2})
     clients = [await RawClient.connect(gateway) for _ in range(2)]
