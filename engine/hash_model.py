@@ -134,7 +134,7 @@ class HashRunner:
                 f"the hash model's vocabulary has {END_OF_TEXT + 1} tokens, not {model.vocab_size}"
             )
         self._size = config.page_size
-        pages = config.pages or (config.kv_bytes or 0) // (8 * self._size) or DEFAULT_PAGES
+        pages = _page_count(config)
         self._words: Words = np.full((pages, self._size), POISON, dtype=np.uint64)  # [P, S]
         ordinals = -(-model.max_model_len // self._size)
         self._weights: Words = 2 * np.arange(ordinals * self._size, dtype=np.uint64) + np.uint64(1)
@@ -248,6 +248,18 @@ class HashRunner:
         end = min(row.start + row.count, sequence.prompt_len - 1)
         words = self._words[table].reshape(-1)[row.start : end].tolist()
         return tuple(logprob(sequence.tokens[row.start + i + 1], word, top) for i, word in enumerate(words))
+
+
+def _page_count(config: EngineConfig) -> int:
+    """`pages` if set, else what `kv_bytes` holds. Raises StartError if that is not a single page."""
+    if config.pages is not None:
+        return config.pages
+    if config.kv_bytes is None:
+        return DEFAULT_PAGES
+    page_bytes = 8 * config.page_size
+    if config.kv_bytes < page_bytes:
+        raise StartError(f"{config.kv_bytes} bytes of KV memory hold no page of {page_bytes} bytes")
+    return config.kv_bytes // page_bytes
 
 
 def _tokens_of(rows: tuple[PlannedRow, ...]) -> list[int]:

@@ -141,14 +141,28 @@ def _log_to_stderr() -> None:
 
 
 def main() -> None:
-    """Entry point. An error of ours is one line on stderr and exit status 1, never a traceback."""
+    """Entry point. An error is one line on stderr, never a traceback: exit status 2 for one in the options, else 1."""
     try:
-        cli()
+        status = cli(prog_name="headwater", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        raise SystemExit(error.exit_code) from None
+    except click.ClickException as error:
+        click.echo(f"headwater: {_one_line(error)}", err=True)
+        raise SystemExit(error.exit_code) from None
     except (EngineError, ApiError) as error:
         click.echo(f"headwater: {error}", err=True)
         raise SystemExit(1) from None
-    except KeyboardInterrupt:
+    except (click.Abort, KeyboardInterrupt):
         raise SystemExit(130) from None
+    raise SystemExit(status)
+
+
+def _one_line(error: click.ClickException) -> str:
+    message = " ".join(error.format_message().split())
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        return f"{message} ({error.ctx.command_path} --help)"
+    return message
 
 
 if __name__ == "__main__":

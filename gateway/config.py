@@ -14,33 +14,37 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator, mo
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Limits(_Part):
     """Bounds on one request, checked before anything is queued, and on the queue. Sizes are bytes, times seconds."""
 
-    max_body: int = Field(16 * 2**20, description="largest request body")
-    max_messages: int = Field(4096, description="messages in one chat request")
-    max_prompts: int = Field(32, description="prompts in one completions request")
-    max_choices: int = Field(8, description="largest n")
-    max_stops: int = Field(16, description="stop strings in one request")
-    max_stop_length: int = Field(256, description="characters in one stop string")
+    max_body: int = Field(16 * 2**20, ge=1, description="largest request body")
+    max_messages: int = Field(4096, ge=1, description="messages in one chat request")
+    max_prompts: int = Field(32, ge=1, description="prompts in one completions request")
+    max_choices: int = Field(8, ge=1, description="largest n")
+    max_stops: int = Field(16, ge=1, description="stop strings in one request")
+    max_stop_length: int = Field(256, ge=1, description="characters in one stop string")
     max_string: int = Field(
-        512, description="characters in user, metadata values, cache_salt and other labels"
+        512, ge=1, description="characters in user, metadata values, cache_salt and other labels"
     )
-    max_queued_requests: int = Field(256, description="requests waiting before new ones get 503")
-    max_queued_tokens: int = Field(1_000_000, description="prompt tokens waiting before new requests get 503")
-    max_tenant_queued: int = Field(128, description="requests one key may have waiting before it gets 429")
-    header_timeout: float = Field(10.0, description="time for the headers of a new connection")
-    body_timeout: float = Field(30.0, description="time for a whole request body")
+    max_queued_requests: int = Field(256, ge=1, description="requests waiting before new ones get 503")
+    max_queued_tokens: int = Field(
+        1_000_000, ge=1, description="prompt tokens waiting before new requests get 503"
+    )
+    max_tenant_queued: int = Field(
+        128, ge=1, description="requests one key may have waiting before it gets 429"
+    )
+    header_timeout: float = Field(10.0, gt=0, description="time for the headers of a new connection")
+    body_timeout: float = Field(30.0, gt=0, description="time for a whole request body")
     write_timeout: float = Field(
-        30.0, description="time a stalled reader is waited for before its request is aborted"
+        30.0, gt=0, description="time a stalled reader is waited for before its request is aborted"
     )
     request_timeout: float = Field(
-        600.0, description="deadline of a request; X-Request-Timeout may shorten it"
+        600.0, gt=0, description="deadline of a request; X-Request-Timeout may shorten it"
     )
-    max_connections: int = Field(2048, description="open connections")
+    max_connections: int = Field(2048, ge=1, description="open connections")
 
 
 class Http(_Part):

@@ -104,7 +104,7 @@ def engine_config(served: Served, options: EngineOptions) -> EngineConfig:
         dtype=options.dtype,
         page_size=options.page_size,
         pages=options.pages,
-        kv_bytes=options.kv_bytes,
+        kv_bytes=None if options.kv_bytes is None else int(options.kv_bytes),  # msgspec knows no ByteSize
         max_model_len=options.max_model_len,
         max_running=options.max_running,
         max_step_tokens=options.max_step_tokens,

@@ -60,6 +60,7 @@ class Server:
         port: int = 0,
         key: str | None = None,
         temporary: Path | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.key = key
         self.temporary = temporary or directory / "tmp"
@@ -74,7 +75,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd=directory,
-                env=environment(TMPDIR=str(self.temporary)),
+                env=environment(TMPDIR=str(self.temporary), **(variables or {})),
             )
         try:
             self.port = wait_for(self._announced, START_TIMEOUT, "the server's address")

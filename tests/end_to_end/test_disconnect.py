@@ -89,7 +89,7 @@ async def test_leaving(slow_server: Server, phase: str, stream: bool, n: int, ho
     others = RUNNING if phase == "queued" else 2
     tag = f"{phase} {stream} {n} {how} "
     ask = completion((tag * 200)[:prompt], max_tokens=answer, n=n, stream=stream)
-    stay = [chat(f"stay {tag} {k}", max_tokens=60, stream=k % 2 == 0) for k in range(others)]
+    stay = [chat(f"stay {tag} {k}", max_tokens=40, stream=k % 2 == 0) for k in range(others)]
     async with http() as session, asyncio.TaskGroup() as group:
         for one in stay:
             group.create_task(check(session, server, one))
@@ -116,8 +116,8 @@ def _alone(server: Server, others: int) -> bool:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_the_engine_stops_within_a_step(serve: Callable[..., Server], stream: bool) -> None:
-    """Steps of 0.2 s: the one under way when the client left is finished, and at most one more begins."""
-    server = serve("--hash-step-delay", "0.2")
+    """Steps of 0.1 s: the one under way when the client left is finished, and at most one more begins."""
+    server = serve("--hash-step-delay", "0.1")
     with wire.connected(server) as sock:
         sock.sendall(wire.asking(completion("slowly", max_tokens=200, stream=stream)))
         wait_for(lambda: server.engine()["generated_tokens"] > 2, 5, "some steps")

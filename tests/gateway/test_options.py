@@ -122,3 +122,16 @@ class TestKeyFile:
     def test_a_missing_file_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(StartError, match="cannot read"):
             with_file_keys(Http(api_key_file=tmp_path / "none"))
+
+
+@pytest.mark.parametrize("name", [n for n, f in Limits.model_fields.items() if f.annotation in (int, float)])
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_limit_of_nothing_is_a_mistake(name: str, value: int) -> None:
+    with pytest.raises(click.UsageError, match=name):
+        read(Limits, {**Limits().model_dump(), name: value})
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_times_are_finite(value: str) -> None:
+    with pytest.raises(click.UsageError, match="request_timeout"):
+        read(Limits, {**Limits().model_dump(), "request_timeout": float(value)})

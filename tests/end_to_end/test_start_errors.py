@@ -1,0 +1,120 @@
+"""A server that cannot start says why in one line and ends; one that can start has understood every option."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .conftest import Serve
+from .server import command, environment
+
+ANNOUNCED = "(loading)"
+
+
+def attempt(directory: Path, *arguments: str) -> tuple[int, str]:
+    """Exit status and what was said on stderr; nothing may go to stdout."""
+    done = subprocess.run(
+        command("serve", *arguments),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        cwd=directory,
+        env=environment(),
+        check=False,
+    )
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+def complaint(stderr: str) -> str:
+    """The one line that begins with our name, apart from the announcement; it is the last."""
+    assert "Traceback" not in stderr, stderr
+    lines = stderr.splitlines()
+    ours = [line for line in lines if line.startswith("headwater: ") and not line.endswith(ANNOUNCED)]
+    assert len(ours) == 1, stderr
+    assert lines[-1] == ours[0], stderr
+    return ours[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("/no/such/model",), 1, "/no/such/model does not exist"),
+        (("damaged.gguf",), 1, "damaged.gguf is damaged"),
+        ((".",), 1, "no config.json"),
+        (("hash", "--host", "0.0.0.0"), 1, "without an API key"),
+        (("hash", "--api-key-file", "empty.keys"), 1, "holds no API key"),
+        (("hash", "--config", "unknown.yaml"), 2, "unknown option 'speed'"),
+        (("hash", "--config", "broken.yaml"), 2, "not YAML"),
+        (("hash", "--config", "wrong.yaml"), 2, "'many' is not a valid integer"),
+        (("hash", "--port", "70000"), 2, "port"),
+        (("hash", "--max-queued-requests", "0"), 2, "max_queued_requests"),
+        (("hash", "--request-timeout", "nan"), 2, "request_timeout"),
+        (("hash", "--failpoint", "crash=1"), 2, "failpoints need --test-mode"),
+        (("hash", "--colour", "blue"), 2, "--colour"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_before_anything_is_started(
+    tmp_path: Path, arguments: tuple[str, ...], status: int, said: str
+) -> None:
+    """One line and no other."""
+    (tmp_path / "damaged.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + b"rubbish")
+    (tmp_path / "empty.keys").write_text("# nobody yet\n")
+    (tmp_path / "unknown.yaml").write_text("speed: high\n")
+    (tmp_path / "broken.yaml").write_text("port: [\n")
+    (tmp_path / "wrong.yaml").write_text("max_running: many\n")
+    offline = ("--offline", "--store", str(tmp_path / "store"))
+    code, stderr = attempt(
+        tmp_path, *arguments, *(() if "--port" in arguments else ("--port", "0")), *offline
+    )
+    assert said in complaint(stderr)
+    assert len(stderr.splitlines()) == 1, stderr
+    assert code == status
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--kv-bytes", "16"), "KV memory"),
+        (("--max-step-tokens", "8"), "cannot advance"),
+        (("--test-mode", "--failpoint", "explode=1"), "explode"),
+    ],
+)
+def test_an_engine_that_cannot_start_takes_the_server_along(
+    tmp_path: Path, flags: tuple[str, ...], said: str
+) -> None:
+    code, stderr = attempt(tmp_path, "hash", "--port", "0", *flags)
+    assert said in complaint(stderr)
+    assert code == 1
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, stderr = attempt(tmp_path, "hash", "--port", str(port))
+    assert complaint(stderr) == f"headwater: cannot listen on 127.0.0.1:{port}: Address already in use"
+    assert len(stderr.splitlines()) == 1
+    assert code == 1
+
+
+def test_sizes_are_understood(serve: Serve) -> None:
+    """A size with a unit reaches the engine: 64 KiB are 512 pages of 16 words."""
+    assert serve("--kv-bytes", "64KiB").engine()["pages"]["total"] == 512
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path, serve: Serve) -> None:
+    """The whole way, from the three spellings to the engine."""
+    file = tmp_path / "config.yaml"
+    file.write_text("pages: 100\nmax-model-len: 1000\nmax_running: 10\nextra_names: [other/name, third]\n")
+    variables = {"HEADWATER_CONFIG": str(file), "HEADWATER_PAGES": "200", "HEADWATER_MAX_RUNNING": "20"}
+    server = serve("--pages", "300", variables=variables)
+    info = server.engine()["info"]
+    assert (info["pages"], info["max_running"], info["max_model_len"]) == (300, 20, 1000)
+    names = [model["id"] for model in server.get("/v1/models").json()["data"]]
+    assert names == ["hash", "other/name", "third"]
+    assert server.get("/v1/models/other/name").json()["root"] == "hash"
