@@ -741,3 +741,17 @@ def test_starts_tell_what_was_cached_and_how_long_it_took() -> None:
     assert bench.started["a"] == RequestStarted("a", 0, 1.0)
     assert bench.started["b"] == RequestStarted("b", 9, 3.5)
     assert bench.scheduler.counters().cached_tokens == 9
+
+
+def test_a_lost_page_is_counted_and_breaks_nothing() -> None:
+    bench = Bench()
+    lost = bench.cache.allocate(1)
+    bench.submit("a", prompt(10))
+    while bench.scheduler.has_work:
+        plan = bench.scheduler.plan()
+        assert plan is not None
+        bench.scheduler.commit(plan, bench.runner.run(plan))
+    assert bench.scheduler.counters().failed_checks == 1
+    with pytest.raises(AssertionError, match="counts 1 holders and has 0"):
+        bench.scheduler.check()
+    assert lost is not None
