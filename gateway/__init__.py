@@ -1,1 +1,28 @@
-"""The gateway: HTTP, JSON, text and keys on one side; token ids to an engine on the other. It never loads torch."""
+"""The gateway: HTTP, JSON, text and keys on one side; token ids to an engine on the other. It never loads torch.
+
+Coming up        `__main__` (command line) · `serve` · `options`, `config`, `key_file` · `start_plan` · `app` (composition root)
+                 · `server` (socket, signals, drain) · `lifecycle` · `connection`
+Around requests  `routes` · `middleware` (id, log line, errors, deadline) · `auth` · `browsers` (Host, Origin, CORS) · `caller`
+                 · `errors` · `log` · `body` · `sse`
+On the way down  `openai/` (wire models and handlers) · `prompts` (tokenising off the loop) · `chat_template`,
+                 `message_adapter`, `template_sandbox` · `tokenizer`, `special_tokens` · `admission` (places in the queue)
+                 · `desk` (submits, and owns what is in flight)
+On the way up    `generation` (engine events to pieces of text) · `detokenizer` · `stops` · `openai/answer` (whole or streamed)
+Looking in       `health` · `metrics` · `admin` · `docs` · `version`
+Commands         `pull` · `chat_cli` · `bench` · `doctor` · `api_client`
+
+Rules that show on the wire
+---------------------------
+* A field that is unknown or not served is a 400 naming it; only fields that change no answer are accepted and unused
+  (`user`, `metadata`, `safety_identifier`, `prompt_cache_key`, `store: false`, `service_tier: auto`). `null` is absent.
+* A prompt alone longer than the context, and a prompt plus an explicit `max_tokens` longer than it, are 400
+  `context_length_exceeded`. Without `max_tokens` a chat may use what is left, a completion 16 of it.
+* The token that ends an answer is counted in `usage` and not shown; with a stop string the count goes up to the token that
+  completed it. Stop strings do not apply before `min_tokens`.
+* `priority` is 0 (first) to 1000: a request may give way, not overtake. `top_p: 0` is greedy.
+* A stream's headers wait up to a second for the first token, so that an early failure has its own status; later ones are
+  an event `{"error": …}` and the end, without `[DONE]`.
+* Without API keys the server listens on loopback only, answers to its own host names only, and refuses requests that a
+  foreign web page causes. `cors_origins: *` needs API keys. Every route but `/health/live` and `/health/ready` needs a
+  key once there are keys; `/admin` needs the admin key, which opens everything else too.
+"""

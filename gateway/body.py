@@ -10,6 +10,10 @@ from aiohttp import web
 from .config import Limits
 from .errors import ApiError, InvalidRequest
 
+FORM_TYPES = frozenset({"application/x-www-form-urlencoded", "multipart/form-data", "text/plain"})
+"""What a web page can send anywhere without asking (the CORS-safelisted types of the Fetch standard). None of them is JSON;
+any other type, or none, is taken for it."""
+
 
 async def read_json(request: web.Request, limits: Limits) -> dict[str, object]:
     """The body as an object. Raises ApiError 400, 408, 413 or 415.
@@ -45,7 +49,7 @@ def _check_headers(request: web.Request, limits: Limits) -> None:
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise ApiError(415, "Compressed request bodies are not accepted.", code="unsupported_media_type")
     content_type = request.headers.get("Content-Type", "application/json").partition(";")[0].strip().lower()
-    if content_type.startswith(("multipart/", "application/x-www-form-urlencoded")):
+    if content_type in FORM_TYPES:
         raise ApiError(
             415, "The body must be JSON (Content-Type: application/json).", code="unsupported_media_type"
         )

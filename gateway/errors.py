@@ -59,9 +59,11 @@ class ApiError(Exception):
         )
 
     def response(self) -> web.Response:
-        return web.Response(
-            status=self.status, body=self.body(), content_type="application/json", headers=self.headers
-        )
+        response = web.Response(status=self.status, body=self.body(), content_type="application/json")
+        response.headers.update(self.headers)
+        if self.headers.get("Connection") == "close":
+            response.force_close()
+        return response
 
 
 class InvalidRequest(ApiError):

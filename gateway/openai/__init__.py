@@ -1,1 +1,6 @@
-"""OpenAI's wire format: one file for the models of each endpoint, one for its handler."""
+"""OpenAI's wire format.
+
+`fields` (strict parsing, one clear sentence per error) · `sampling` (fields that chat and completions share) · `messages` ·
+`chat`, `completions` (request, handler and writer of each) · `answer` (what both do: whole or streamed) · `logprobs` ·
+`models` · `tokenize`
+"""

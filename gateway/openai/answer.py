@@ -32,7 +32,7 @@ class Writer(Protocol):
     `first` is the index of a generation's first choice. Bytes are whole server-sent events, or a JSON document.
     """
 
-    def head(self, first: int, generation: Generation) -> bytes: ...
+    def head(self, generation: Generation) -> bytes: ...
 
     def pieces(self, first: int, generation: Generation, pieces: Sequence[Piece]) -> bytes: ...
 
@@ -81,7 +81,7 @@ class Answerer:
 async def _pump(
     events: EventStream, writer: Writer, first: int, generation: Generation, pieces: list[Piece]
 ) -> None:
-    head = writer.head(first, generation)
+    head = writer.head(generation)
     if head:
         await events.send(head)
     while pieces or (pieces := await generation.read()):

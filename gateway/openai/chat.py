@@ -177,7 +177,7 @@ class ChatWriter:
 
     # -- streamed ------------------------------------------------------------------------------------------------------
 
-    def head(self, first: int, generation: Generation) -> bytes:
+    def head(self, generation: Generation) -> bytes:
         delta = {"role": "assistant", "content": "", "refusal": None}
         extra = {"prompt_token_ids": generation.prompt} if self._asked.return_token_ids else {}
         return b"".join(

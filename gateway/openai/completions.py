@@ -180,7 +180,7 @@ class CompletionWriter:
 
     # -- streamed ------------------------------------------------------------------------------------------------------
 
-    def head(self, first: int, generation: Generation) -> bytes:
+    def head(self, generation: Generation) -> bytes:
         return (
             b""  # an echo waits for the log-probabilities of the prompt, and these come with the first piece
         )

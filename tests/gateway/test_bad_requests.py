@@ -261,6 +261,8 @@ BAD_BODIES: list[tuple[bytes, dict[str, str], int, str]] = [
     ),
     (b'{"model":"x","messages":[],"n":' + b"9" * 5000 + b"}", {}, 400, "invalid_json"),
     (b"{}", {"Content-Type": "multipart/form-data; boundary=x"}, 415, "unsupported_media_type"),
+    (b"{}", {"Content-Type": "application/x-www-form-urlencoded"}, 415, "unsupported_media_type"),
+    (b"{}", {"Content-Type": "text/plain;charset=UTF-8"}, 415, "unsupported_media_type"),
     (b"\x1f\x8b", {"Content-Encoding": "gzip"}, 415, "unsupported_media_type"),
     (b"[" + b"0," * 600_000 + b"0]", {}, 413, "request_too_large"),
 ]

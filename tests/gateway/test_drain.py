@@ -17,6 +17,7 @@ from gateway.lifecycle import Phase
 from gateway.server import Stop, check_exposed, run
 from tests.fakes import FakeEngine
 from tests.gateway.live import MODEL, Gateway, Start
+from tests.gateway.raw import RawClient
 
 CHAT = "/v1/chat/completions"
 
@@ -76,6 +77,10 @@ async def test_readiness_falls_first_then_work_is_refused(start: Start) -> None:
         assert response.headers["Connection"] == "close"
         assert response.headers["Retry-After"]
         assert (await response.json())["error"]["code"] == "server_shutting_down"
+    client = await RawClient.connect(gateway)
+    client.write(b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n" % CHAT.encode())
+    assert b" 503 " in await asyncio.wait_for(client.reader.read(), 2)  # and the end: it keeps its word
+    client.leave(reset=False)
     assert (await gateway.get("/health/live"))[0] == 200
     assert (await running).endswith(b"data: [DONE]\n\n")
 
