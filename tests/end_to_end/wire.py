@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -80,13 +81,11 @@ def read_to_end(sock: socket.socket) -> bytes:
 
 
 def exchange(server: Server, data: bytes) -> list[Reply]:
-    """Send these bytes and no more; what is answered until the server closes."""
+    """Send these bytes; what is answered until the server closes, as it must at the end of them."""
     with connected(server) as sock:
-        try:
+        # A server that has refused already may have closed; what it said can still be read.
+        with contextlib.suppress(ConnectionError):
             sock.sendall(data)
-            sock.shutdown(socket.SHUT_WR)
-        except ConnectionError:
-            pass  # it has refused already, and what it said can still be read
         return parse(read_to_end(sock))
 
 
