@@ -36,6 +36,9 @@ from .sequence import Status
 from .single_flight import SingleFlight
 from .waiting import WaitingQueue
 
+ABREAST = 4
+"""So many prompts longer than a step are computed side by side. The next of them waits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Events:
@@ -182,9 +185,11 @@ class Scheduler:
         members: list[Member] = []
         rows: list[PlannedRow] = []
         copies: list[PageCopy] = []
-        budget = self._continue_running(members, rows)
-        if self._waiting and (preemptions == self._totals.preemptions or not rows):
-            self._admit_waiting(budget, members, rows, copies)
+        behind = self._continue_running(members, rows)
+        budget = self.max_step_tokens - len(rows)
+        if self._waiting and (preemptions == self._totals.preemptions or not self._running):
+            budget -= self._admit_waiting(_share_of_newcomers(behind, budget), members, rows, copies)
+        self._catch_up(behind, budget, members, rows)
         if not rows:
             return None
         self._totals.steps += 1
@@ -402,8 +407,8 @@ class Scheduler:
             member.prompt_logprobs = [None]
         self._waiting.add(member)
 
-    def _continue_running(self, members: list[Member], rows: list[PlannedRow]) -> int:
-        """One token for each that generates, then what is left of the budget for those further behind."""
+    def _continue_running(self, members: list[Member], rows: list[PlannedRow]) -> list[Member]:
+        """One token for each that generates. Returns those that are further behind."""
         behind: list[Member] = []
         for member in self._running.values():
             length = len(member.tokens)
@@ -414,12 +419,16 @@ class Scheduler:
             member.group.tenant.served += 1
             members.append(member)
             rows.append(PlannedRow(member, length - 1, 1, length < member.limit))
-        budget = self.max_step_tokens - len(rows)
-        for member in behind:
-            if not budget:
-                break
-            budget -= self._add_row(member, budget, members, rows)
-        return budget
+        return behind
+
+    def _catch_up(
+        self, behind: list[Member], budget: int, members: list[Member], rows: list[PlannedRow]
+    ) -> None:
+        """Divide the budget evenly, who needs least first: what those leave over goes to the others."""
+        behind.sort(key=_missing)
+        for place, member in enumerate(behind):
+            share = -(-budget // (len(behind) - place))
+            budget -= self._add_row(member, share, members, rows)
 
     def _add_row(self, member: Member, budget: int, members: list[Member], rows: list[PlannedRow]) -> int:
         length = len(member.tokens)
@@ -433,13 +442,15 @@ class Scheduler:
 
     def _admit_waiting(
         self, budget: int, members: list[Member], rows: list[PlannedRow], copies: list[PageCopy]
-    ) -> None:
-        while budget and len(self._running) < self.max_running:
+    ) -> int:
+        """Let in who has room, up to `budget` positions of them; how many it became."""
+        left = budget
+        while left and len(self._running) < self.max_running:
             if self._running and self._blocked_at == self.cache.freed:
-                return  # no room was found, and nothing was given back since
+                break  # no room was found, and nothing was given back since
             member = self._waiting.next(self._cached)
             if member is None:
-                return
+                break
             match = self._tables.find(member)
             lead = self._single_flight.find(member, match.tokens(self.page_size))
             if lead is not None:
@@ -449,12 +460,13 @@ class Scheduler:
                 continue
             if not self._tables.fill(member, match, self.watermark_pages if self._running else 0):
                 self._blocked_at = self.cache.freed
-                return
+                break
             copy = self._tables.copy_of(member)
             if copy is not None:
                 copies.append(copy)
             self._start(member)
-            budget -= self._add_row(member, budget, members, rows)
+            left -= self._add_row(member, left, members, rows)
+        return budget - left
 
     def _cached(self, member: Member) -> int:
         """How much a cache holds of a waiting sequence; asked again only after something was published."""
@@ -579,6 +591,21 @@ class Scheduler:
         """The pages go, and with them what the runner keeps for the sequence."""
         self._tables.clear(member, keep=keep)
         self._retired.append(member.uid)
+
+
+def _missing(member: Member) -> int:
+    return len(member.tokens) - member.computed
+
+
+def _share_of_newcomers(behind: list[Member], budget: int) -> int:
+    """What those further behind leave to who waits: all they do not need, and while they are few, an equal share.
+
+    So a long prompt does not keep everybody else waiting until it is done, and many at once still come one by one.
+    """
+    needed = sum(map(_missing, behind))
+    if len(behind) < ABREAST:
+        needed = min(needed, budget - budget // (len(behind) + 1))
+    return max(0, budget - needed)
 
 
 def _expendable(member: Member) -> tuple[int, int]:

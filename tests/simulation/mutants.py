@@ -261,6 +261,17 @@ class SamplesTooSoon(Scheduler):
         return count
 
 
+class HogsTheBudget(Scheduler):
+    """Whoever is furthest ahead takes all that is left of a step."""
+
+    def _catch_up(
+        self, behind: list[Member], budget: int, members: list[Member], rows: list[PlannedRow]
+    ) -> None:
+        for member in behind:
+            if budget:
+                budget -= self._add_row(member, budget, members, rows)
+
+
 class CountsPromptPerChoice(Scheduler):
     """With n > 1 the prompt is counted, and the start told, once for each choice."""
 
@@ -341,6 +352,7 @@ MUTANTS: dict[str, Callable[[], Parts]] = {
             FailsTwice,
             FailsEveryone,
             SamplesTooSoon,
+            HogsTheBudget,
             CountsPromptPerChoice,
             PageShort,
             NeverForgets,

@@ -278,6 +278,8 @@ class Simulation:
             if choice not in before:
                 self._check_order(sequence)
                 self._check_patience(sequence, queued)
+        for choice, sequence in self.admitted.items():
+            assert choice in seen or sequence.status is not Status.RUNNING, "a running sequence stands still"
         self.watched.update(copy.src for copy in plan.copies)
         self._log("plan", [(r.sequence.uid, r.start, r.count) for r in plan.rows], plan.copies, plan.retired)
 
