@@ -34,6 +34,10 @@ runner      plan to tensors, forward, sample
 kv_pool     the tensors behind the pages
 sampler     logits to tokens
 weights     safetensors to parameters
+step_inputs a plan as tensors
+kv_budget   how many pages to make
+logprobs    log-probabilities of the raw distribution
+openmp      how long threads wait busily for each other (light)
 layers, models, attention, native
             the arithmetic: torch reference, and C kernels for the CPU
 hash_model  a model without weights whose every token proves which pages were read

@@ -14,6 +14,7 @@ from .core import Engine
 from .errors import BadRequest, StartError
 from .failpoints import Failpoints, FaultyRunner
 from .hash_model import HashRunner
+from .openmp import shorten_spinning
 from .scheduler import Scheduler
 
 
@@ -58,6 +59,7 @@ def _load_runner(config: EngineConfig) -> Runner:
         return HashRunner(config)
     if config.model_dir is None:
         raise StartError("no model is configured")
+    shorten_spinning()
     from .runner import TorchRunner  # noqa: PLC0415 - loads torch, which the hash model starts without
 
     return TorchRunner.load(config)

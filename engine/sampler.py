@@ -24,7 +24,9 @@ from .logprobs import token_logprobs
 from .request import SamplingParams
 from .sequence import Sequence
 
-_SHORT_LIST = 128
+_LISTS = (128, 2048)
+"""How many of the best tokens are looked at before a whole vocabulary is sorted: most rows keep few."""
+
 _WORD = (1 << 64) - 1
 
 NOT_FINITE = "the model produced values that are not finite"
@@ -173,7 +175,7 @@ def _is_truncated(sampling: SamplingParams) -> bool:
 
 def _errors(values: Tensor, message: str) -> list[str | None]:
     """`message` for each row of [N, W] that is not finite: a sum is finite only if every term is."""
-    return [None if good else message for good in values.sum(-1, dtype=torch.float64).isfinite().tolist()]
+    return [None if good else message for good in values.sum(-1).isfinite().tolist()]
 
 
 def _pick(rows: Tensor, wanted: Rows[int]) -> Tensor:
@@ -207,18 +209,25 @@ def _draw(logits: Tensor, sequences: Rows[Sequence]) -> list[int]:
 
 
 def _draw_truncated(probabilities: Tensor, noise: Tensor, params: Rows[SamplingParams]) -> list[int]:
-    """Most rows keep few tokens, so a short list of the best is cut first; a row that needs more is sorted whole."""
-    length = min(_SHORT_LIST, probabilities.shape[1])
-    best, ids = probabilities.topk(length)
-    kept = _truncated(best, params)
-    tokens = ids.gather(1, _inverse_cdf(kept, noise).unsqueeze(1)).squeeze(1).tolist()
-    last_kept = (kept[:, -1] > 0).tolist()
-    for row, p in enumerate(params):
-        if (last_kept[row] and p.top_k != length) or p.top_k > length:
-            values, order = probabilities[row].sort(descending=True, stable=True)
-            whole = _truncated(values.unsqueeze(0), [p])
-            tokens[row] = int(order[_inverse_cdf(whole, noise[row : row + 1])])
-    return [int(token) for token in tokens]
+    """One token a row [N, V], looking at ever longer lists of its best tokens until one holds all that are kept."""
+    tokens = [0] * len(params)
+    open_rows = list(range(len(params)))
+    vocab_size = probabilities.shape[1]
+    for length in (*(length for length in _LISTS if length < vocab_size), vocab_size):
+        best, ids = _pick(probabilities, open_rows).topk(length)
+        kept = _truncated(best, [params[row] for row in open_rows])
+        places = _inverse_cdf(kept, _pick(noise, open_rows))
+        drawn = ids.gather(1, places.unsqueeze(1)).squeeze(1).tolist()
+        reaches_end = (kept[:, -1] > 0).tolist()
+        too_short = []
+        for row, token, at_end in zip(open_rows, drawn, reaches_end, strict=True):
+            tokens[row] = token
+            if length < params[row].top_k or (at_end and params[row].top_k != length):
+                too_short.append(row)
+        if not too_short:
+            break
+        open_rows = too_short
+    return tokens
 
 
 def _truncated(ranked: Tensor, params: Rows[SamplingParams]) -> Tensor:

@@ -365,13 +365,21 @@ INLINE void product_rows(const uint32_t *a, long lda, const uint32_t *b, long ld
 /* c[rows, columns] += a[rows, depth] b[depth, columns]; columns a multiple of LANES. */
 INLINE void product(const uint32_t *a, long lda, const uint32_t *b, long ldb, float *c, long ldc, int depth, int columns,
                     int rows, int half) {
-  int r = 0;
-  for (; r + 4 <= rows; r += 4) product_rows(a + r * lda, lda, b, ldb, c + r * ldc, ldc, depth, columns, 4, half);
-  for (; r < rows; r++) product_rows(a + r * lda, lda, b, ldb, c + r * ldc, ldc, depth, columns, 1, half);
+  for (int r = 0; r < rows; r += 4) {
+    const uint32_t *x = a + r * lda;
+    float *y = c + r * ldc;
+    switch (rows - r) {
+      case 1: product_rows(x, lda, b, ldb, y, ldc, depth, columns, 1, half); break;
+      case 2: product_rows(x, lda, b, ldb, y, ldc, depth, columns, 2, half); break;
+      case 3: product_rows(x, lda, b, ldb, y, ldc, depth, columns, 3, half); break;
+      default: product_rows(x, lda, b, ldb, y, ldc, depth, columns, 4, half);
+    }
+  }
 }
 
 /* Sixteen rows of sixteen words, turned over: four rounds of interleaving row i with row i + 8. */
 INLINE void transpose(words m[LANES]) {
+#pragma GCC unroll 4
   for (int round = 0; round < 4; round++) {
     words next[LANES];
     for (int i = 0; i < LANES / 2; i++) {
@@ -398,20 +406,39 @@ typedef struct {
   int position[TILE];
 } Scratch;
 
+/* Where the keys and values of positions [base, base + count) lie: page by page, since a division for each is slow. */
+INLINE void locate(Scratch *s, const Pages *pages, const int *table, int head, int base, int count, int size) {
+  int page = base / pages->page_size, offset = base % pages->page_size;
+  for (int j = 0; j < count; page++, offset = 0) {
+    long at = place(pages, table[page], head, offset) * size;
+    for (; offset < pages->page_size && j < count; offset++, j++, at += (long)pages->width * size) {
+      s->key_at[j] = pages->keys + at;
+      s->value_at[j] = pages->values + at;
+      for (int line = 0; line < pages->width * size; line += 64) {
+        __builtin_prefetch(s->key_at[j] + line);
+        __builtin_prefetch(s->value_at[j] + line);
+      }
+    }
+  }
+}
+
+/* A column of at most LANES words of sixteen keys, turned into at most LANES rows. */
+INLINE void pack_column(Scratch *s, int position, int count, int word, const int depth) {
+  words m[LANES];
+  for (int i = 0; i < LANES; i++) {
+    m[i] = (words){};
+    memcpy(&m[i], s->key_at[position + i < count ? position + i : count - 1] + 4L * word, 4L * depth);
+  }
+  transpose(m);
+  for (int i = 0; i < depth; i++) memcpy(s->keys + (word + i) * KEYS + position, &m[i], sizeof m[i]);
+}
+
 /* Keys of `count` positions, transposed. Columns past `count` repeat the last position; their scores are masked. */
 INLINE void pack_keys(Scratch *s, int count, int depth) {
   for (int j = 0; j < count; j += LANES) {
-    for (int d = 0; d < depth; d += LANES) {
-      words m[LANES];
-      int whole = depth - d >= LANES;
-      for (int i = 0; i < LANES; i++) {
-        const char *row = s->key_at[j + i < count ? j + i : count - 1] + 4L * d;
-        m[i] = (words){};
-        memcpy(&m[i], row, whole ? sizeof m[i] : 4UL * (depth - d));
-      }
-      transpose(m);
-      for (int i = 0; i < LANES && d + i < depth; i++) memcpy(s->keys + (d + i) * KEYS + j, &m[i], sizeof m[i]);
-    }
+    int d = 0;
+    for (; d + LANES <= depth; d += LANES) pack_column(s, j, count, d, LANES);
+    if (d < depth) pack_column(s, j, count, d, LANES / 2); /* heads are multiples of LANES wide, words may be half */
   }
 }
 
@@ -478,11 +505,7 @@ INLINE void attend_tile(Scratch *s, const char *queries, long query_stride, cons
   const int seen_from = window && s->position[0] - window + 1 > 0 ? s->position[0] - window + 1 : 0;
   for (int base = seen_from; base < end; base += KEYS) {
     const int count = end - base < KEYS ? end - base : KEYS, columns = (count + LANES - 1) / LANES * LANES;
-    for (int j = 0; j < count; j++) {
-      long at = place(pages, table[(base + j) / pages->page_size], head, (base + j) % pages->page_size) * size;
-      s->key_at[j] = pages->keys + at;
-      s->value_at[j] = pages->values + at;
-    }
+    locate(s, pages, table, head, base, count, size);
     pack_keys(s, count, depth);
     pack_values(s, count, D, half);
     for (int r = 0; r < rows; r++) memset(s->scores + r * KEYS, 0, sizeof(float) * columns);
