@@ -4,6 +4,9 @@
  * product and the conversion to bfloat16 name instructions, where those exist. Each function has a torch reference with
  * the same meaning in engine/layers.py or engine/attention/torch.py, and tests compare the two.
  *
+ * What a row gets does not depend, to the last bit, on the other rows of the call or on how a prompt was cut: each sum is
+ * taken in one fixed order over the row's own data.
+ *
  * Tensors are contiguous unless a stride says otherwise. `half` says that their elements are bfloat16 rather than
  * float32. Sums run in float32 and results are rounded once. Letters: T tokens, N, K widths, D head width.
  */
@@ -502,7 +505,8 @@ INLINE void attend_tile(Scratch *s, const char *queries, long query_stride, cons
     s->position[r] = start + token;
   }
   const int end = s->position[rows - 1] + 1;
-  const int seen_from = window && s->position[0] - window + 1 > 0 ? s->position[0] - window + 1 : 0;
+  int seen_from = window && s->position[0] - window + 1 > 0 ? s->position[0] - window + 1 : 0;
+  seen_from -= seen_from % KEYS; /* blocks lie the same way for every tile: a token's sums do not depend on its company */
   for (int base = seen_from; base < end; base += KEYS) {
     const int count = end - base < KEYS ? end - base : KEYS, columns = (count + LANES - 1) / LANES * LANES;
     locate(s, pages, table, head, base, count, size);

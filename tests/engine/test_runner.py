@@ -99,6 +99,26 @@ def test_a_batch_of_chunks_and_tokens_equals_each_alone(runner: TorchRunner) -> 
         )
 
 
+def test_bfloat16_answers_are_the_same_to_the_last_bit_in_any_company(tmp_path: Path) -> None:
+    """The kernels fix the order of every sum, so caching, chunking and batching cannot change a greedy answer."""
+    build_toy_model(tmp_path, "mistral-window", dtype=torch.bfloat16)
+    runner = load(tmp_path)
+    if runner.info.attention != "native" or "avx512_bf16" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("needs the kernels and bfloat16 instructions")
+    tokens = prompt(150, 1)
+    alone = make_sequence(0, tokens, range(10), prompt_logprobs=0)
+    expected = run_rows(runner, row_of(alone))[0].prompt_logprobs
+    shared = make_sequence(1, tokens, range(10, 20), prompt_logprobs=0)
+    found = []
+    for at, count in enumerate((1, 30, 66, 2, 51)):
+        company = [make_sequence(10 + i, prompt(9, at), [20 + i]) for i in range(at)]
+        found += (
+            run_rows(runner, *(row_of(other) for other in company), row_of(shared, count))[-1].prompt_logprobs
+            or ()
+        )
+    assert tuple(found) == expected
+
+
 def test_choices_share_prompt_pages_by_copying_the_tail(runner: TorchRunner) -> None:
     tokens = prompt(21, 7)  # one full page and five positions
     first = make_sequence(0, tokens, [0, 1, 2], logprobs=0)
