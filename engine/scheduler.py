@@ -176,7 +176,7 @@ class Scheduler:
     # ---- a step ------------------------------------------------------------------------------------------------------
 
     def plan(self) -> Plan | None:
-        """The next step, or None if there is nothing to compute now."""
+        """The next step, or None if there is nothing to compute now; with `has_work` it is worth asking again."""
         if self._flight is not None:
             raise RuntimeError("the plan in flight has to be committed or failed first")
         self._fail_overdue()
