@@ -1,0 +1,95 @@
+"""A real model through the whole stack: what a newcomer sees, and a long prefix that is paid for once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from engine.model_store.store import LocalModel
+
+from .server import Server
+
+READY_WITHIN = 20.0
+MARGIN = 0.1
+"""Two orders of the same sums may differ by this much in a log-probability (bfloat16). Where the best two tokens are closer
+than this, either may be chosen."""
+
+pytestmark = [pytest.mark.demo_model, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def demo(demo_model: LocalModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    store = next(parent for parent in demo_model.path.parents if (parent / "models").is_dir())
+    flags = ("--offline", "--store", str(store), "--max-model-len", "2048", "--kv-bytes", "256MiB")
+    started = Server(tmp_path_factory.mktemp("demo"), "--drain-delay", "0", *flags, model=None)
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def client(demo: Server) -> Iterator[OpenAI]:
+    with OpenAI(base_url=demo.url, api_key="unused", max_retries=0, timeout=120) as openai:
+        yield openai
+
+
+def test_a_newcomer_gets_a_streamed_answer(demo: Server, client: OpenAI) -> None:
+    print(f"\nready after {demo.ready_after:.1f} s")
+    assert demo.ready_after < READY_WITHIN
+    model = client.models.list().data[0].id
+    stream = client.chat.completions.create(
+        model=model,
+        messages=[{"role": "user", "content": "What is the capital of France?"}],
+        temperature=0,
+        max_tokens=20,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert "Paris" in text
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens > 3
+
+
+def test_a_shared_system_prompt_is_computed_once(demo: Server, client: OpenAI) -> None:
+    """The second chat reports the first one's prefix as cached, and an answer is the same cold and warm."""
+    words = ["river", "stone", "lamp", "paper", "winter", "garden", "silver", "road", "music", "window"]
+    rng = random.Random(1)
+    system = "You answer briefly. " + " ".join(rng.choice(words) for _ in range(600))
+
+    def ask(question: str) -> Any:
+        return client.chat.completions.create(
+            model=client.models.list().data[0].id,
+            messages=[{"role": "system", "content": system}, {"role": "user", "content": question}],
+            temperature=0,
+            max_tokens=12,
+            logprobs=True,
+            top_logprobs=2,
+        )
+
+    cold = ask("Name a fruit.")
+    other = ask("Which colour is the sky?")
+    warm = ask("Name a fruit.")
+    shared = demo.post(
+        "/tokenize", {"messages": [{"role": "system", "content": system}], "add_generation_prompt": False}
+    ).json()["count"]
+    assert shared > 600
+    assert cold.usage.prompt_tokens_details.cached_tokens < 50
+    assert other.usage.prompt_tokens_details.cached_tokens >= 0.95 * shared
+    assert warm.usage.prompt_tokens_details.cached_tokens == warm.usage.prompt_tokens - 1
+    _agree(cold.choices[0].logprobs.content, warm.choices[0].logprobs.content)
+
+
+def _agree(cold: list[Any], warm: list[Any]) -> None:
+    """Token by token; a split is allowed once, where the reference was undecided."""
+    for ours, theirs in zip(cold, warm, strict=False):
+        if ours.token != theirs.token:
+            best, second = ours.top_logprobs
+            assert best.logprob - second.logprob < MARGIN, (ours, theirs)
+            return
+        assert abs(ours.logprob - theirs.logprob) < MARGIN
+    assert len(cold) == len(warm)

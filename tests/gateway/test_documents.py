@@ -1,0 +1,142 @@
+"""The documents say what the code does: options, fields, refusals, error codes, metrics, addresses and failpoints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from engine.failpoints import check_failpoint
+from gateway.admission import Admission
+from gateway.app import create_app
+from gateway.chat_template import ChatTemplate
+from gateway.config import Http, Limits, Served
+from gateway.metrics import Metrics
+from gateway.openai import chat, completions
+from gateway.openai.chat import ChatRequest
+from gateway.openai.completions import CompletionRequest
+from gateway.openai.fields import _BOUNDS, _SENTENCES, Wire
+from gateway.openai.sampling import NOT_SERVED_ANYWHERE, SamplingFields
+from gateway.openai.tokenize import DetokenizeRequest, TokenizeRequest
+from gateway.tokenizer import Tokenizer
+from tests.fakes import FakeEngine
+from tests.gateway.option_tables import tables, written
+
+ROOT = Path(__file__).resolve().parents[2]
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text("utf-8")
+API = (ROOT / "docs" / "api.md").read_text("utf-8")
+
+
+def section(document: str, title: str) -> str:
+    """From a heading to the next of its level."""
+    found = re.search(rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", document, re.MULTILINE | re.DOTALL)
+    assert found, title
+    return found[1]
+
+
+def first_cells(text: str) -> set[str]:
+    """The names in the first column of the section's tables."""
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def names(models: Iterable[type[Wire]]) -> set[str]:
+    return {name for model in models for name in model.model_fields}
+
+
+def test_the_option_tables_are_those_of_the_command() -> None:
+    assert written(OPERATIONS) == tables(), "run: python -m tests.gateway.option_tables"
+
+
+@pytest.mark.parametrize(
+    ("title", "fields"),
+    [
+        ("Fields of both generation endpoints", names([SamplingFields])),
+        ("Chat completions", names([ChatRequest]) - names([SamplingFields])),
+        ("Completions", names([CompletionRequest]) - names([SamplingFields])),
+        ("Tokenize and detokenize", names([TokenizeRequest, DetokenizeRequest])),
+    ],
+)
+def test_every_field_is_described_and_no_other(title: str, fields: set[str]) -> None:
+    assert first_cells(section(API, title)) == fields
+
+
+def test_the_refused_fields_are_listed() -> None:
+    text = section(API, "Refused by name")
+    both, rest = text.split("In chat:")
+    of_chat, of_completions = rest.split("In completions:")
+    listed = [set(re.findall(r"`(\w+)`", part)) for part in (both, of_chat, of_completions.split("\n\n")[0])]
+    assert listed[0] - {"unsupported_parameter", "include_obfuscation", "stream_options"} == set(
+        NOT_SERVED_ANYWHERE
+    )
+    assert listed[1] == set(chat.NOT_SERVED) - set(NOT_SERVED_ANYWHERE)
+    assert listed[2] == set(completions.NOT_SERVED) - set(NOT_SERVED_ANYWHERE)
+
+
+def test_every_error_code_is_listed_and_no_other() -> None:
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "gateway").rglob("*.py"))
+    codes = set(re.findall(r'code="(\w+)"|"code": "(\w+)"', sources))
+    in_code = {code for pair in codes for code in pair if code}
+    in_code |= {f"{number}_{side}" for number in ("integer", "decimal") for side, _, _ in _BOUNDS.values()}
+    in_code |= {code for _, code in _SENTENCES.values()} | {"invalid_value"}
+    in_code |= {
+        f"engine_{status}" for status in ("starting", "restarting", "unresponsive", "failed", "stopped")
+    }
+    rows = [line for line in section(API, "Errors").splitlines() if re.match(r"\| \d", line)]
+    listed = {code for row in rows for code in re.findall(r"`(\w+)`", row.split("|")[2])}
+    assert listed == in_code
+
+
+def test_every_address_is_listed() -> None:
+    tokenizer = Tokenizer.hash()
+    app = create_app(
+        engine=FakeEngine(),
+        served=Served(model_id="m", test_mode=True),
+        tokenizer=tokenizer,
+        template=ChatTemplate.hash(tokenizer),
+        http=Http(),
+        limits=Limits(),
+    )
+    routed = {
+        f"{route.method} {route.resource.canonical}"
+        for route in app.router.routes()
+        if route.resource is not None and route.method != "HEAD"
+    }
+    listed = set(re.findall(r"`((?:GET|POST) /[^`\s]*)`", API))
+    listed |= {address.replace(" /", " /v1/") for address in listed if address.endswith("tokenize")}
+    assert listed == routed
+
+
+def test_every_metric_is_listed_and_no_other() -> None:
+    text = section(OPERATIONS, "Metrics")
+    listed = {re.sub(r"\{.*", "", name) for name in re.findall(r"`((?:headwater_|vllm:)[^`\s]+)`", text)}
+    histograms = re.findall(r"`(\w+)`", text.partition("`vllm:`:")[2].partition("They are filled")[0])
+    listed |= {prefix + name for prefix in ("headwater_", "vllm:") for name in histograms}
+    exposed = set()
+    for family in text_string_to_metric_families(
+        Metrics("m", FakeEngine(), Admission(Limits())).render().decode()
+    ):
+        exposed.add(family.name + ("_total" if family.type == "counter" else ""))
+    assert listed == exposed
+
+
+def test_every_failpoint_is_listed() -> None:
+    """Each spec of the table is one, with numbers in place of its letters; those of the module are all there."""
+    specs = first_cells(section(OPERATIONS, "Test mode"))
+    for spec in specs:
+        check_failpoint(spec.replace("SECONDS", "0.5").replace("=K", "=1").replace("=N", "=1"))
+    source = (ROOT / "engine" / "failpoints.py").read_text("utf-8")
+    documented = set(
+        re.findall(r"^    (\w+)=?\S* {2,}", source.partition('"""')[2].partition('"""')[0], re.MULTILINE)
+    )
+    assert {spec.partition("=")[0] for spec in specs} == documented
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)\)", path.read_text("utf-8"))
+    missing = [target for target in targets if "://" not in target and not (path.parent / target).exists()]
+    assert missing == []
