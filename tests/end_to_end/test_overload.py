@@ -20,16 +20,14 @@ async def _flood(server: Server, asks: list[Ask], keys: list[str] | None = None)
     async def one(ask: Ask, key: str | None) -> tuple[Ask, Got]:
         async with http(key) as session:
             (await session.get(f"{server.root}/health/live")).release()
-            await start.wait()
+            await everybody.wait()
             return ask, await fetch(session, server, ask)
 
-    start = asyncio.Event()
+    everybody = asyncio.Barrier(len(asks))
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(one(ask, keys[k % len(keys)] if keys else None)) for k, ask in enumerate(asks)
         ]
-        await asyncio.sleep(0.3)
-        start.set()
     return [task.result() for task in tasks]
 
 
@@ -94,7 +92,7 @@ async def test_one_key_cannot_take_the_whole_queue(serve: Serve) -> None:
 async def test_the_official_client_waits_and_tries_again(serve: Serve) -> None:
     """What `Retry-After` is for: with its default of two retries nobody is left without an answer."""
     server = serve("--max-queued-requests", "2", "--max-running", "2", "--hash-step-delay", "0.01")
-    asks = [chat(f"patient {k}", max_tokens=20) for k in range(8)]
+    asks = [chat(f"patient {k}", max_tokens=20) for k in range(5)]
     async with sdk(server) as client:
         patient = client.with_options(max_retries=4)
 
