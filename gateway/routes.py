@@ -28,7 +28,11 @@ class RouteTable:
     """Knows a request by the route it matched, never by the spelling of its path. What is not in it asks for a key."""
 
     def __init__(self, app: web.Application, routes: Iterable[Route]) -> None:
-        self._routes = {app.router.add_route(r.method, r.path, r.handler): r for r in routes}
+        self._routes = {
+            app.router.add_route(method, route.path, route.handler): route
+            for route in routes
+            for method in _methods(route)
+        }
 
     def access(self, match: AbstractMatchInfo) -> Access:
         route = self._find(match)
@@ -45,3 +49,8 @@ class RouteTable:
 
     def _find(self, match: AbstractMatchInfo) -> Route | None:
         return self._routes.get(match.route) if isinstance(match, web.UrlMappingMatchInfo) else None
+
+
+def _methods(route: Route) -> tuple[str, ...]:
+    """What can be read can be asked about (RFC 9110, 9.1): balancers check health with HEAD."""
+    return ("GET", "HEAD") if route.method == "GET" else (route.method,)

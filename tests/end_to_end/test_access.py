@@ -14,6 +14,8 @@ UNLISTED = [
     ("POST", "/admin/failpoints"),
     ("GET", "/nowhere"),
     ("DELETE", "/v1/models/hash"),
+    ("HEAD", "/v1/models"),
+    ("HEAD", "/metrics"),
     ("GET", "/v1/../health/live"),
     ("GET", "//health/live"),
     ("GET", "/health/live/"),
@@ -42,12 +44,22 @@ def test_every_address(serve: Serve) -> None:
             if reply.status != 401:
                 open_ones.add(path)
                 continue
+            if method == "HEAD":
+                continue
             assert reply.error["code"] == "invalid_api_key", (method, path)
             assert "sk-" not in reply.error["message"]
         if path.startswith("/admin/"):
             assert server.request(method, path, body, key="sk-tenant").status == 403, path
         assert server.request(method, path, body, key="sk-admin").status not in (401, 403), path
     assert open_ones == PUBLIC
+
+
+def test_health_can_be_asked_with_head(server: Server) -> None:
+    """As many load balancers do."""
+    for path in sorted(PUBLIC):
+        whole, head = server.get(path), server.request("HEAD", path)
+        assert (head.status, head.body) == (200, b"")
+        assert head.headers["content-length"] == str(len(whole.body))
 
 
 def test_a_page_elsewhere_cannot_use_an_open_server(server: Server) -> None:
