@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.errors import (
+    GatedRepoError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 from tqdm.auto import tqdm
 
 from ..errors import ModelError
@@ -37,6 +42,8 @@ def hub_snapshot(model: HubModel, report: ProgressCallback, *, offline: bool) ->
     except RevisionNotFoundError as error:
         raise ModelError(f"{name}: the repository has no such revision") from error
     except Exception as error:  # the client documents no root of what it and its HTTP library raise
+        if offline and isinstance(error, LocalEntryNotFoundError):
+            raise ModelError(f"{name} is not on this machine, and downloads are switched off") from error
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(
             f"{name} is not on this machine and cannot be had from the hub: {reason[0]}"

@@ -322,6 +322,16 @@ def test_offline_says_so(store: ModelStore) -> None:
         store.fetch(None, ignore, offline=True)
 
 
+def test_offline_is_said_in_our_words_for_the_hub_too(
+    store: ModelStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    with pytest.raises(
+        ModelError, match=r"^org/name is not on this machine, and downloads are switched off$"
+    ):
+        store.fetch("org/name", ignore, offline=True)
+
+
 def test_a_hub_model_lies_in_the_hubs_own_cache(
     store: ModelStore, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
