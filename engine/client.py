@@ -1,4 +1,4 @@
-"""The gateway's view of an engine: submit a request, read its events, abort it. No torch, no process handling.
+"""The gateway's view of an engine: reserve a place, submit a request, read its events, abort it. No torch, no process handling.
 
 `EngineClient` has two implementations: `process.EngineProcess` (a supervised child behind a socket) and the fake in
 `tests/fakes.py`.
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from .backlog import Place, QueueState
 from .errors import DeadlineExceeded, EngineDied, RequestFailure
 from .request import (
     EngineCounters,
@@ -131,8 +132,21 @@ class EngineClient(Protocol):
     @property
     def health(self) -> EngineHealth: ...
 
-    def submit(self, request: GenerationRequest) -> RequestStream:
-        """Queue a request. Raises BadRequest, QueueFull or EngineUnavailable at once, before anything is sent."""
+    @property
+    def queue(self) -> QueueState: ...
+
+    def reserve(self, tenant: str, requests: int) -> Place:
+        """Take places in the queue, before the prompts are known even. Raises QueueFull or EngineUnavailable at once.
+
+        To be left by `with`, and to be weighed before a request is submitted into it.
+        """
+        ...
+
+    def submit(self, request: GenerationRequest, place: Place) -> RequestStream:
+        """Queue a request, which takes over its share of the place until it starts or ends.
+
+        Raises BadRequest, QueueFull or EngineUnavailable at once, before anything is sent; the place is unchanged then.
+        """
         ...
 
     async def state(self) -> StateReport:

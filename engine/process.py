@@ -9,10 +9,10 @@ import asyncio
 import itertools
 import time
 
-from .backlog import Backlog, QueueLimits
+from .backlog import Backlog, Place, QueueLimits, QueueState
 from .client import EngineHealth, RequestStream
 from .config import EngineConfig
-from .errors import BadRequest, ChannelError, EngineDied, EngineUnavailable, QueueFull
+from .errors import BadRequest, ChannelError, EngineDied, EngineUnavailable
 from .failpoints import check_failpoint
 from .heartbeat import Watchdog
 from .poison import PoisonGuard
@@ -99,34 +99,31 @@ class EngineProcess:
         return self._supervisor.health
 
     @property
-    def waiting_requests(self) -> int:
-        """Submitted and not yet started by the engine."""
-        return len(self._backlog)
+    def queue(self) -> QueueState:
+        return self._backlog.state
 
-    @property
-    def waiting_tokens(self) -> int:
-        return self._backlog.tokens
+    def reserve(self, tenant: str, requests: int) -> Place:
+        self._supervisor.check_ready()
+        return self._backlog.reserve(tenant, requests)
 
-    def submit(self, request: GenerationRequest) -> RequestStream:
+    def submit(self, request: GenerationRequest, place: Place) -> RequestStream:
         info = self._supervisor.check_ready()
-        now = time.monotonic()
         check_request(request, vocab_size=info.vocab_size, max_model_len=info.max_model_len)
         if request.request_id in self._streams:
             raise BadRequest(f"request id {request.request_id} is in use")
-        if self._poison.refuses(request, now):
+        if self._poison.refuses(request, time.monotonic()):
             raise BadRequest(
                 f"request {request.request_id} is refused: the engine crashed twice while it computed this content"
             )
-        self._backlog.check_room(request, now)
         try:
             sent = self._supervisor.send(Submit(request))
         except ChannelError as error:
             raise BadRequest(str(error)) from error
         if not sent:
-            raise QueueFull(TOO_FAR_BEHIND, retry_after=self._backlog.retry_after(now))
+            raise self._backlog.refusal("engine_behind", TOO_FAR_BEHIND)
         stream = RequestStream(request, self._abort)
         self._streams[request.request_id] = stream
-        self._backlog.add(request)
+        self._backlog.submit(request, place)
         return stream
 
     async def state(self) -> StateReport:
@@ -188,12 +185,10 @@ class EngineProcess:
     def _on_step(self, output: StepOutput) -> None:
         self._counters = output.counters
         streams = self._streams
-        if output.started:
-            now = time.monotonic()
-            for started in output.started:
-                self._backlog.start(started.request_id, now)
-                if (stream := streams.get(started.request_id)) is not None:
-                    stream.push(started)
+        for started in output.started:
+            self._backlog.start(started.request_id)
+            if (stream := streams.get(started.request_id)) is not None:
+                stream.push(started)
         for delta in output.deltas:
             stream = streams.get(delta.request_id)
             if stream is None:

@@ -10,7 +10,6 @@ from aiohttp import web
 
 from engine.client import EngineClient
 
-from .admission import Admission
 from .body import read_json
 from .config import Limits
 from .desk import Desk
@@ -25,7 +24,6 @@ class FailpointRequest(Wire):
 @dataclass(frozen=True, slots=True)
 class Admin:
     engine: EngineClient
-    admission: Admission
     desk: Desk
     health: Health
     limits: Limits
@@ -34,19 +32,24 @@ class Admin:
     async def state(self, request: web.Request) -> web.Response:
         """Raises EngineUnavailable when the engine cannot be asked."""
         report = await self.engine.state()
-        health, info, counters = self.engine.health, self.engine.info, report.counters
+        health, info, queue, counters = (
+            self.engine.health,
+            self.engine.info,
+            self.engine.queue,
+            report.counters,
+        )
         body = {
             "status": self.health.status(),
             "test_mode": self.test_mode,
             "gateway": {
                 "requests_open": self.desk.open,
-                "requests_queued": self.admission.requests,
-                "tokens_queued": self.admission.tokens,
-                "rejected": dict(self.admission.rejected),
+                "requests_queued": queue.requests,
+                "tokens_queued": queue.tokens,
+                "rejected": queue.rejected,
                 "limits": {
-                    "requests": self.limits.max_queued_requests,
-                    "tokens": self.limits.max_queued_tokens,
-                    "tenant_requests": self.limits.max_tenant_queued,
+                    "requests": queue.limits.requests,
+                    "tokens": queue.limits.tokens,
+                    "tenant_requests": queue.limits.tenant_requests,
                     "connections": self.limits.max_connections,
                 },
             },

@@ -9,7 +9,6 @@ from aiohttp import web
 from engine.client import EngineClient
 
 from .admin import Admin
-from .admission import Admission
 from .auth import Access, Keyring
 from .browsers import BrowserPolicy
 from .chat_template import ChatTemplate
@@ -33,7 +32,6 @@ from .version import VERSION
 
 DESK = web.AppKey("desk", Desk)
 LIFECYCLE = web.AppKey("lifecycle", Lifecycle)
-ADMISSION = web.AppKey("admission", Admission)
 
 CleanupContext = Callable[[web.Application], AsyncIterator[None]]
 
@@ -53,13 +51,12 @@ def create_app(
     `contexts` are run around it, in order, before its own: starting and stopping the engine is the caller's business.
     """
     model = TextModel(served, tokenizer, template)
-    admission = Admission(limits)
     lifecycle = Lifecycle()
-    metrics = Metrics(model.id, engine, admission)
-    desk = Desk(engine, tokenizer, admission, metrics)
+    metrics = Metrics(model.id, engine)
+    desk = Desk(engine, tokenizer, metrics)
     prompts = Prompts(model)
     answerer = Answerer(desk, http, limits)
-    health = Health(engine, lifecycle, admission, limits)
+    health = Health(engine, lifecycle)
     keyring = Keyring(http.api_keys, http.admin_key)
     browsers = BrowserPolicy(http.cors_origins, http.host, guarded=keyring.open)
 
@@ -74,7 +71,7 @@ def create_app(
                 Tokenization(model, prompts, engine, limits),
             ),
             *_operations(health, metrics, Docs(VERSION)),
-            *_admin(Admin(engine, admission, desk, health, limits, served.test_mode)),
+            *_admin(Admin(engine, desk, health, limits, served.test_mode)),
         ],
     )
     observer = Observer(routes, browsers, metrics)
@@ -84,7 +81,6 @@ def create_app(
     app.cleanup_ctx.extend([*contexts, _closing(prompts)])
     app[DESK] = desk
     app[LIFECYCLE] = lifecycle
-    app[ADMISSION] = admission
     return app
 
 

@@ -1,6 +1,6 @@
 """Where requests are handed to the engine: limits, deadline, tenant, and the list of what is in flight.
 
-The desk owns every open `Generation`: it counts the queue, feeds the metrics when one ends, and can end all of them when
+The desk owns every open `Generation`: it feeds the metrics when one ends, and can end all of them when
 the server stops.
 """
 
@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from cache.namespace import client_namespace
+from engine.backlog import Place
 from engine.client import EngineClient
 from engine.errors import DeadlineExceeded, RequestFailure
 from engine.request import EngineInfo, GenerationRequest, SamplingParams
 
-from .admission import Admission, Place
 from .caller import Caller
 from .errors import Overloaded
 from .generation import Generation, TextOptions, Usage
@@ -39,12 +39,9 @@ class Job:
 
 
 class Desk:
-    def __init__(
-        self, engine: EngineClient, tokenizer: Tokenizer, admission: Admission, metrics: Metrics
-    ) -> None:
+    def __init__(self, engine: EngineClient, tokenizer: Tokenizer, metrics: Metrics) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
-        self._admission = admission
         self._metrics = metrics
         # as old as the engine's cache, which does not outlive this process either
         self._secret = secrets.token_bytes(32)
@@ -63,11 +60,9 @@ class Desk:
             raise Overloaded(f"The engine is {health.status}.", code=f"engine_{health.status}")
         return info
 
-    @contextmanager
-    def place(self, caller: Caller, requests: int) -> Iterator[Place]:
-        """A place in the queue for the time until the work has started. Raises Overloaded."""
-        with self._admission.enter(caller.tenant.id, requests) as place:
-            yield place
+    def place(self, caller: Caller, requests: int) -> Place:
+        """A place in the queue, to be left by `with`. Raises QueueFull or EngineUnavailable."""
+        return self._engine.reserve(caller.tenant.id, requests)
 
     @asynccontextmanager
     async def submit(
@@ -75,8 +70,8 @@ class Desk:
     ) -> AsyncIterator[list[Generation]]:
         """Hand the jobs to the engine; leaving the context aborts whatever of them still runs.
 
-        Raises Overloaded or QueueFull before anything is sent for a single job, DeadlineExceeded when the caller's time
-        is up at any point inside.
+        Raises BadRequest, QueueFull or EngineUnavailable, for a single job before anything is sent; DeadlineExceeded
+        when the caller's time is up at any point inside.
         """
         place.weigh(sum(len(job.prompt) for job in jobs))
         open_: list[Generation] = []
@@ -109,8 +104,8 @@ class Desk:
             # scoring a prompt needs every position computed
             use_cache=job.sampling.prompt_logprobs is None,
         )
-        stream = self._engine.submit(request)
-        generation = Generation(stream, self._tokenizer, job.text, _leave_queue(place))
+        stream = self._engine.submit(request, place)
+        generation = Generation(stream, self._tokenizer, job.text)
         self._open.add(generation)
         return generation
 
@@ -118,13 +113,6 @@ class Desk:
         generation.close()
         self._open.discard(generation)
         self._metrics.generation_ended(generation)
-
-
-def _leave_queue(place: Place) -> Callable[[Generation], None]:
-    def started(generation: Generation) -> None:
-        place.release(1, len(generation.prompt))
-
-    return started
 
 
 def total(generations: Sequence[Generation]) -> Usage:

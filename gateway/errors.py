@@ -115,7 +115,7 @@ def as_api_error(error: BaseException) -> ApiError | None:
     if isinstance(error, BadRequest | TemplateError | TokenizerError):
         return InvalidRequest(str(error), param=error.param if isinstance(error, BadRequest) else "messages")
     if isinstance(error, QueueFull | EngineUnavailable):
-        return Overloaded(str(error), retry_after=error.retry_after)
+        return _try_again(error)
     if isinstance(error, RequestFailure):
         return _failed(error)
     if isinstance(error, web.HTTPException):
@@ -139,6 +139,12 @@ def internal_error() -> ApiError:
         type_="server_error",
         code="internal_error",
     )
+
+
+def _try_again(error: QueueFull | EngineUnavailable) -> Overloaded:
+    if isinstance(error, QueueFull) and error.tenant:
+        return Overloaded(str(error), status=429, code="rate_limit_exceeded", retry_after=error.retry_after)
+    return Overloaded(str(error), retry_after=error.retry_after)
 
 
 def _failed(error: RequestFailure) -> ApiError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -180,20 +180,13 @@ class Choice:
 class Generation:
     """One request on its way. One reader, by `read` (pieces as they come) or `collect` (whole answers).
 
-    `on_started` is called once, when the prompt leaves the queue. Leave with `close`, which aborts what still runs.
+    Leave with `close`, which aborts what still runs.
     """
 
-    def __init__(
-        self,
-        stream: RequestStream,
-        tokenizer: Tokenizer,
-        options: TextOptions,
-        on_started: Callable[[Generation], None],
-    ) -> None:
+    def __init__(self, stream: RequestStream, tokenizer: Tokenizer, options: TextOptions) -> None:
         self._stream = stream
         self._options = options
         self._detail = options.logprobs or options.ids
-        self._on_started = on_started
         self._now = time.perf_counter  # the event loop's own clock stands still within a turn
         stops = StopSearch(options.stops, include=options.include_stop)
         self.choices = [Choice(i, tokenizer, options, stops) for i in range(stream.request.n)]
@@ -270,7 +263,6 @@ class Generation:
             return  # preempted and started again: what counts is the first time
         self.timing.started = now
         self.cached = event.cached_tokens
-        self._on_started(self)
 
     def _note_time(self, choice: Choice, now: float) -> None:
         if choice.last_token:

@@ -9,8 +9,6 @@ from aiohttp import web
 
 from engine.client import EngineClient
 
-from .admission import Admission
-from .config import Limits
 from .lifecycle import Lifecycle, Phase
 from .version import VERSION
 
@@ -21,8 +19,6 @@ class Health:
 
     engine: EngineClient
     lifecycle: Lifecycle
-    admission: Admission
-    limits: Limits
 
     async def live(self, request: web.Request) -> web.Response:
         """The event loop answers."""
@@ -42,7 +38,7 @@ class Health:
             return "draining"
         if health.status != "ready":
             return f"engine_{health.status}"
-        if self.admission.requests >= self.limits.max_queued_requests:
+        if self.engine.queue.full:
             return "queue_full"
         return "ready"
 

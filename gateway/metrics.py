@@ -11,14 +11,15 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from engine.backlog import Rejection
 from engine.client import EngineClient
 
-from .admission import Admission
 from .generation import Generation
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -57,10 +58,9 @@ class Histogram:
 class Metrics(Collector):
     """Owns the gateway's counts. `render` is the scrape."""
 
-    def __init__(self, model_name: str, engine: EngineClient, admission: Admission) -> None:
+    def __init__(self, model_name: str, engine: EngineClient) -> None:
         self._model = model_name
         self._engine = engine
-        self._admission = admission
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self._http: Counter[tuple[str, str, str]] = Counter()
@@ -136,20 +136,17 @@ class Metrics(Collector):
         rejected = CounterMetricFamily(
             "headwater_rejected_requests", "Requests refused because something was full.", labels=["reason"]
         )
-        for reason in ("tenant_queue", "queue_requests", "queue_tokens"):
-            rejected.add_metric([reason], self._admission.rejected[reason])
+        queue = self._engine.queue
+        for reason in get_args(Rejection):
+            rejected.add_metric([reason], queue.rejected.get(reason, 0))
         yield rejected
         counters, health, info = self._engine.counters, self._engine.health, self._engine.info
         yield self._counter(
             "headwater_aborted_requests", "Requests that ended before their answer did.", self._ended_early
         )
         yield self._gauge("headwater_requests_in_flight", "HTTP requests being served.", self.in_flight)
-        yield self._gauge(
-            "headwater_queued_requests", "Requests let in and not started.", self._admission.requests
-        )
-        yield self._gauge(
-            "headwater_queued_tokens", "Prompt tokens of queued requests.", self._admission.tokens
-        )
+        yield self._gauge("headwater_queued_requests", "Requests let in and not started.", queue.requests)
+        yield self._gauge("headwater_queued_tokens", "Prompt tokens of queued requests.", queue.tokens)
         yield self._gauge(
             "headwater_engine_up", "1 while the engine takes requests.", health.status == "ready"
         )
@@ -205,7 +202,7 @@ class Metrics(Collector):
         for reason in ("stop", "length", "abort"):
             finished.add_metric([self._model, reason], self._finished[reason])
         yield finished
-        rejected = sum(self._admission.rejected.values())
+        rejected = sum(self._engine.queue.rejected.values())
         yield self._counter(
             "vllm:admission_rejections", "Requests refused because something was full.", rejected
         )

@@ -45,11 +45,7 @@ async def serve(
     model = await asyncio.to_thread(open_model, reference, models, engine)
     process = EngineProcess(
         engine_config(model.served, engine),
-        limits=QueueLimits(
-            requests=limits.max_queued_requests,
-            tokens=limits.max_queued_tokens,
-            tenant_requests=limits.max_tenant_queued,
-        ),
+        limits=queue_limits(limits),
     )
     stop = Stop()
     start = _Start(process, stop)
@@ -113,6 +109,15 @@ def engine_config(served: Served, options: EngineOptions) -> EngineConfig:
         native_kernels=options.native_kernels,
         test_mode=options.test_mode,
         failpoints=options.failpoints,
+    )
+
+
+def queue_limits(limits: Limits) -> QueueLimits:
+    """The operator's limits on the queue as its owner's."""
+    return QueueLimits(
+        requests=limits.max_queued_requests,
+        tokens=limits.max_queued_tokens,
+        tenant_requests=limits.max_tenant_queued,
     )
 
 

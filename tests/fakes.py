@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from engine.backlog import Backlog, Place, QueueLimits, QueueState
 from engine.batch import Plan, PlannedRow, RowResult, StepResult
 from engine.client import EngineHealth, EngineStatus, RequestStream
-from engine.errors import EngineUnavailable, QueueFull, RequestFailure
+from engine.errors import EngineUnavailable, RequestFailure
 from engine.hash_model import POISON, adapter_word, choose, position_word
 from engine.request import (
     EngineCounters,
@@ -53,7 +54,8 @@ class FakeEngine:
         self.token_delay = 0.0
         self.fail_after: int | None = None
         self.failure: RequestFailure = RequestFailure("the fake engine failed as told")
-        self.full = False
+        self.too_far_behind = False
+        self.backlog = Backlog(QueueLimits())
         self.cached_tokens = 0
         self.requests: list[GenerationRequest] = []
         self.aborted: list[tuple[str, int | None]] = []
@@ -102,21 +104,36 @@ class FakeEngine:
     def health(self) -> EngineHealth:
         return EngineHealth(self.status, "as told", self.heartbeat_age, 1, 0)
 
-    def submit(self, request: GenerationRequest) -> RequestStream:
-        if self.status != "ready":
-            raise EngineUnavailable(f"The engine is {self.status}.", retry_after=2.0)
-        if self.full:
-            raise QueueFull("The fake queue is full.", retry_after=3.0)
+    @property
+    def queue(self) -> QueueState:
+        return self.backlog.state
+
+    def reserve(self, tenant: str, requests: int) -> Place:
+        self._check_ready()
+        return self.backlog.reserve(tenant, requests)
+
+    def submit(self, request: GenerationRequest, place: Place) -> RequestStream:
+        self._check_ready()
+        if self.too_far_behind:
+            raise self.backlog.refusal("engine_behind", "The fake engine is too far behind.")
+        self.backlog.submit(request, place)
         self.requests.append(request)
         stream = RequestStream(request, self._abort)
         task = asyncio.get_running_loop().create_task(self._serve(request, stream))
         self._tasks[request.request_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(request.request_id, None))
+        task.add_done_callback(lambda _: self._ended(request.request_id))
         return stream
 
-    async def state(self) -> StateReport:
+    def _ended(self, request_id: str) -> None:
+        self.backlog.remove(request_id)
+        del self._tasks[request_id]
+
+    def _check_ready(self) -> None:
         if self.status != "ready":
             raise EngineUnavailable(f"The engine is {self.status}.", retry_after=2.0)
+
+    async def state(self) -> StateReport:
+        self._check_ready()
         return StateReport(
             query_id=0,
             counters=self.counters,
@@ -166,6 +183,7 @@ class FakeEngine:
     async def _serve(self, request: GenerationRequest, stream: RequestStream) -> None:
         if self.prefill_delay:
             await asyncio.sleep(self.prefill_delay)
+        self.backlog.start(request.request_id)
         stream.push(RequestStarted(request.request_id, self.cached_tokens, 0.0))
         self.totals["prompt"] += len(request.prompt)
         self.totals["cached"] += self.cached_tokens

@@ -13,7 +13,8 @@ from typing import Protocol
 
 from aiohttp import web
 
-from ..admission import Place
+from engine.backlog import Place
+
 from ..caller import Caller
 from ..config import Http, Limits
 from ..desk import Desk, Job, total

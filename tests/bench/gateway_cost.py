@@ -17,11 +17,13 @@ import time
 
 import uvloop
 
+from engine.backlog import Backlog, Place
 from engine.client import RequestStream
 from engine.request import GenerationRequest, RequestStarted, SequenceDelta
 from gateway.app import create_app
 from gateway.chat_template import ChatTemplate
 from gateway.config import Http, Limits, Served
+from gateway.serve import queue_limits
 from gateway.server import Stop, run, spare_the_collector
 from gateway.tokenizer import Tokenizer
 from tests.fakes import FakeEngine
@@ -36,7 +38,7 @@ class StepEngine(FakeEngine):
         self._open: dict[str, tuple[GenerationRequest, RequestStream]] = {}
         self.tokens = 0
 
-    def submit(self, request: GenerationRequest) -> RequestStream:
+    def submit(self, request: GenerationRequest, place: Place) -> RequestStream:
         stream = RequestStream(request, lambda request_id, index: None)
         stream.push(RequestStarted(request.request_id, 0, 0.0))
         self._open[request.request_id] = (request, stream)
@@ -88,6 +90,7 @@ async def serve(streams: int, tokens: int, step: float, endpoint: str) -> None:
     engine = StepEngine(step)
     tokenizer = Tokenizer.hash()
     http, limits = Http(port=0, drain_delay=0), Limits(max_tenant_queued=4096, max_queued_requests=4096)
+    engine.backlog = Backlog(queue_limits(limits))
     app = create_app(
         engine=engine,
         served=Served(model_id="bench"),

@@ -84,6 +84,12 @@ def request(name: str, max_tokens: int = 20, *, n: int = 1, tenant: str = "") ->
     )
 
 
+def submit(engine: EngineProcess, request: GenerationRequest) -> RequestStream:
+    with engine.reserve(request.tenant, 1) as place:
+        place.weigh(len(request.prompt))
+        return engine.submit(request, place)
+
+
 async def tokens_of(stream: RequestStream, index: int = 0) -> list[int]:
     tokens: list[int] = []
     while events := await stream.read():
@@ -100,7 +106,7 @@ async def started(stream: RequestStream) -> None:
 
 async def right(engine: EngineProcess, name: str = "after") -> bool:
     one = request(name)
-    return await tokens_of(engine.submit(one)) == reference(one.prompt, one.sampling)
+    return await tokens_of(submit(engine, one)) == reference(one.prompt, one.sampling)
 
 
 async def until(condition: Callable[[], bool], seconds: float) -> float:
@@ -130,7 +136,7 @@ async def failure_of(awaitable: Awaitable[object]) -> BaseException:
 async def test_many_at_once_with_aborts_are_answered_exactly() -> None:
     async def whole(engine: EngineProcess, number: int) -> None:
         one = request(f"r{number % 7}.{number}", 5 + number, n=1 + number % 3)
-        choices = [engine.submit(one)]
+        choices = [submit(engine, one)]
         events: list[SequenceDelta] = []
         while batch := await choices[0].read():
             events += [event for event in batch if isinstance(event, SequenceDelta)]
@@ -140,7 +146,7 @@ async def test_many_at_once_with_aborts_are_answered_exactly() -> None:
 
     async def aborted(engine: EngineProcess, number: int) -> None:
         one = request(f"a{number}", ENDLESS)
-        stream = engine.submit(one)
+        stream = submit(engine, one)
         if number % 2:
             await started(stream)
         stream.abort()
@@ -152,7 +158,7 @@ async def test_many_at_once_with_aborts_are_answered_exactly() -> None:
             aborted(engine, number) for number in range(12)
         ]
         await asyncio.gather(*tasks)
-        assert engine.waiting_requests == engine.waiting_tokens == 0
+        assert engine.queue.requests == engine.queue.tokens == 0
         assert not engine._streams
         state = await engine.state()
         assert (state.pages_held, state.counters.running, state.counters.waiting) == (0, 0, 0)
@@ -161,7 +167,7 @@ async def test_many_at_once_with_aborts_are_answered_exactly() -> None:
 async def test_one_choice_can_be_stopped_alone() -> None:
     async with running() as engine:
         one = request("a", 200, n=2)
-        stream = engine.submit(one)
+        stream = submit(engine, one)
         stream.abort(0)
         assert await tokens_of(stream, 1) == reference(one.prompt, one.sampling, 1)
 
@@ -169,7 +175,7 @@ async def test_one_choice_can_be_stopped_alone() -> None:
 async def test_an_abort_gives_the_pages_back() -> None:
     async with running() as engine:
         baseline = await engine.state()
-        streams = [engine.submit(request(f"r{number}", ENDLESS)) for number in range(8)]
+        streams = [submit(engine, request(f"r{number}", ENDLESS)) for number in range(8)]
         await asyncio.gather(*map(started, streams))
         assert (await engine.state()).counters.running == 8
         for stream in streams:
@@ -183,27 +189,27 @@ async def test_an_abort_gives_the_pages_back() -> None:
 
 async def test_an_abort_that_could_not_be_sent_is_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as engine:
-        stream = engine.submit(request("a", ENDLESS))
+        stream = submit(engine, request("a", ENDLESS))
         await started(stream)
         monkeypatch.setattr(engine._supervisor, "send", lambda message: False)
         stream.abort()
         with pytest.raises(QueueFull, match="too far behind"):
-            engine.submit(request("b"))
+            submit(engine, request("b"))
         monkeypatch.delattr(engine._supervisor, "send")
         await until(lambda: engine.counters.aborted == 1, 2)
 
 
 async def test_bad_requests_are_refused_before_they_are_sent() -> None:
     async with running() as engine:
-        stream = engine.submit(request("a", ENDLESS))
+        stream = submit(engine, request("a", ENDLESS))
         for bad in (
             request("a"),
             request("b", -1),
             GenerationRequest(request_id="c", prompt=[999], sampling=SamplingParams(max_tokens=1)),
         ):
             with pytest.raises(BadRequest):
-                engine.submit(bad)
-        assert engine.waiting_requests <= 1
+                submit(engine, bad)
+        assert engine.queue.requests <= 1
         stream.abort()
         assert await right(engine)
 
@@ -213,40 +219,40 @@ async def test_a_deadline_is_told_apart_from_other_failures() -> None:
         one = GenerationRequest(
             request_id="late", prompt=[1], sampling=SamplingParams(max_tokens=ENDLESS), deadline=0.05
         )
-        assert isinstance(await failure_of(tokens_of(engine.submit(one))), DeadlineExceeded)
+        assert isinstance(await failure_of(tokens_of(submit(engine, one))), DeadlineExceeded)
 
 
 async def test_the_queue_is_bounded_at_once_and_by_tenant() -> None:
     config = EngineConfig(hash_model=HashModelConfig(), test_mode=True, max_running=1)
     limits = QueueLimits(requests=3, tokens=100, tenant_requests=2)
     async with running(config, limits=limits) as engine:
-        first = engine.submit(request("first", ENDLESS, tenant="a"))
+        first = submit(engine, request("first", ENDLESS, tenant="a"))
         await started(first)
-        assert engine.waiting_requests == 0
-        streams = [engine.submit(request(f"r{number}", 3, tenant="a")) for number in range(2)]
+        assert engine.queue.requests == 0
+        streams = [submit(engine, request(f"r{number}", 3, tenant="a")) for number in range(2)]
         began = time.perf_counter()
         for _ in range(100):
             with pytest.raises(QueueFull, match="this key") as raised:
-                engine.submit(request("r2", tenant="a"))
+                submit(engine, request("r2", tenant="a"))
         assert (time.perf_counter() - began) / 100 < 0.005
         assert raised.value.tenant
         assert 1 <= raised.value.retry_after <= 60
-        streams.append(engine.submit(request("r3", 3, tenant="b")))
-        with pytest.raises(QueueFull, match="3 requests are waiting"):
-            engine.submit(request("r4", tenant="c"))
+        streams.append(submit(engine, request("r3", 3, tenant="b")))
+        with pytest.raises(QueueFull, match=r"requests are waiting \(limit 3"):
+            submit(engine, request("r4", tenant="c"))
         streams.pop(0).abort()
         long = GenerationRequest(request_id="l", prompt=[1] * 90, sampling=SamplingParams(max_tokens=1))
         with pytest.raises(QueueFull, match="prompt tokens"):
-            engine.submit(long)
+            submit(engine, long)
         first.abort()
         await asyncio.gather(*map(tokens_of, streams))
-        assert (engine.waiting_requests, engine.waiting_tokens) == (0, 0)
+        assert (engine.queue.requests, engine.queue.tokens) == (0, 0)
 
 
 async def test_a_faulty_step_fails_its_requests_and_no_others() -> None:
     async with running() as engine:
         engine.set_failpoint("forward_raises=5")
-        first = [engine.submit(request(f"first{number}", 50)) for number in range(4)]
+        first = [submit(engine, request(f"first{number}", 50)) for number in range(4)]
         for stream in first:
             failure = await failure_of(tokens_of(stream))
             assert not isinstance(failure, EngineDied)
@@ -269,7 +275,7 @@ async def test_failpoints_are_refused_outside_test_mode_and_when_they_are_none()
 
 async def test_a_killed_engine_fails_its_streams_at_once_and_comes_back() -> None:
     async with running() as engine:
-        streams = [engine.submit(request(f"r{number}", ENDLESS)) for number in range(8)]
+        streams = [submit(engine, request(f"r{number}", ENDLESS)) for number in range(8)]
         await asyncio.gather(*map(started, streams))
         question = asyncio.ensure_future(engine.state())
         await asyncio.sleep(0)
@@ -280,26 +286,26 @@ async def test_a_killed_engine_fails_its_streams_at_once_and_comes_back() -> Non
         assert all(isinstance(failure, EngineDied) for failure in failures)
         await asyncio.gather(question, return_exceptions=True)  # answered or refused, but over
         with pytest.raises(EngineUnavailable) as raised:
-            engine.submit(request("too early"))
+            submit(engine, request("too early"))
         assert raised.value.retry_after >= 1
         await engine.ready()
         assert time.monotonic() - began < 5
         assert engine.health.restarts == 1
-        assert engine.waiting_requests == 0
+        assert engine.queue.requests == 0
         streams[0].abort()  # of a request the new child has never heard of
         assert await right(engine, "r0")
 
 
 async def test_a_frozen_engine_is_noticed_and_replaced() -> None:
     async with running() as engine:
-        stream = engine.submit(request("a", ENDLESS))
+        stream = submit(engine, request("a", ENDLESS))
         await started(stream)
         frozen = pid_of(engine)
         os.kill(frozen, signal.SIGSTOP)
         assert await until(lambda: engine.health.status != "ready", 3) > 1.5
         assert engine.health.status == "unresponsive"
         with pytest.raises(EngineUnavailable):
-            engine.submit(request("b"))
+            submit(engine, request("b"))
         assert await until(lambda: engine.health.status == "ready", 3) < 2.5
         assert isinstance(await failure_of(tokens_of(stream)), EngineDied)
         assert gone(frozen)
@@ -309,7 +315,7 @@ async def test_a_frozen_engine_is_noticed_and_replaced() -> None:
 async def test_an_engine_that_recovers_in_time_loses_nothing() -> None:
     async with running(watchdog=Watchdog(late_after=0.5, frozen_after=5)) as engine:
         one = request("a", 2000)
-        stream = engine.submit(one)
+        stream = submit(engine, one)
         os.kill(pid_of(engine), signal.SIGSTOP)
         await until(lambda: engine.health.status == "unresponsive", 2)
         os.kill(pid_of(engine), signal.SIGCONT)
@@ -322,7 +328,7 @@ async def test_a_long_step_does_not_look_frozen() -> None:
     async with running(watchdog=Watchdog(late_after=0.5, frozen_after=0.9)) as engine:
         engine.set_failpoint("slow_step=2:1.8")
         one = request("a")
-        reading = asyncio.ensure_future(tokens_of(engine.submit(one)))
+        reading = asyncio.ensure_future(tokens_of(submit(engine, one)))
         while not reading.done():
             assert engine.health.status == "ready"
             await asyncio.sleep(0.02)
@@ -335,7 +341,7 @@ async def test_a_stuck_step_is_ended() -> None:
         await asyncio.sleep(0.8)  # idleness is not being stuck
         assert engine.health.restarts == 0
         engine.set_failpoint("slow_step=2:60")
-        assert isinstance(await failure_of(tokens_of(engine.submit(request("a")))), EngineDied)
+        assert isinstance(await failure_of(tokens_of(submit(engine, request("a")))), EngineDied)
         assert "no step done" in engine.health.detail
         await engine.ready()
         assert await right(engine)
@@ -360,16 +366,16 @@ async def test_a_request_that_crashes_the_engine_twice_is_refused_and_a_third_cr
                 prompt=[1, 2, 3],
                 sampling=SamplingParams(max_tokens=ENDLESS, seed=attempt),
             )
-            assert isinstance(await failure_of(tokens_of(engine.submit(one))), EngineDied)
+            assert isinstance(await failure_of(tokens_of(submit(engine, one))), EngineDied)
             await engine.ready()
         with pytest.raises(BadRequest, match="attempt1 is refused"):
-            engine.submit(one)
-        assert isinstance(await failure_of(tokens_of(engine.submit(request("other", ENDLESS)))), EngineDied)
+            submit(engine, one)
+        assert isinstance(await failure_of(tokens_of(submit(engine, request("other", ENDLESS)))), EngineDied)
         with pytest.raises(StartError, match=r"given up after 3 crashes.*SIGABRT"):
             await engine.ready()
         assert engine.health.status == "failed"
         with pytest.raises(EngineUnavailable, match="SIGABRT"):
-            engine.submit(request("never"))
+            submit(engine, request("never"))
         with pytest.raises(EngineUnavailable):
             await engine.state()
 
@@ -377,7 +383,7 @@ async def test_a_request_that_crashes_the_engine_twice_is_refused_and_a_third_cr
 async def test_requests_killed_from_outside_are_not_to_blame() -> None:
     async with running() as engine:
         for attempt in range(3):
-            stream = engine.submit(request("same", ENDLESS))
+            stream = submit(engine, request("same", ENDLESS))
             await started(stream)
             if attempt == 2:
                 stream.abort()
@@ -406,7 +412,7 @@ async def test_an_engine_that_cannot_be_spawned_is_tried_again(monkeypatch: pyte
 
 async def test_strange_frames_and_strangers_at_the_socket_change_nothing() -> None:
     async with running() as engine:
-        stream = engine.submit(one := request("a", 3000))
+        stream = submit(engine, one := request("a", 3000))
         await started(stream)
         assert engine._supervisor._life is not None
         child = engine._supervisor._life.child
@@ -419,7 +425,7 @@ async def test_strange_frames_and_strangers_at_the_socket_change_nothing() -> No
         await asyncio.sleep(0.05)
         await tokens_of(stream)
         assert await right(engine)
-        assert await tokens_of(engine.submit(request("b"))) == reference(
+        assert await tokens_of(submit(engine, request("b"))) == reference(
             request("b").prompt, request("b").sampling
         )
         stranger.destroy(linger=0)
@@ -443,7 +449,7 @@ async def test_nothing_blocks_the_event_loop() -> None:
         engine = EngineProcess(CONFIG)
         await engine.start()
         info = await engine.ready()
-        stream = engine.submit(request("a", ENDLESS))
+        stream = submit(engine, request("a", ENDLESS))
         await started(stream)
         os.kill(info.pid, signal.SIGKILL)
         await failure_of(tokens_of(stream))
@@ -459,7 +465,7 @@ async def test_nothing_blocks_the_event_loop() -> None:
 
 async def test_stop_ends_what_is_in_flight_and_is_final() -> None:
     async with running() as engine:
-        stream = engine.submit(request("a", ENDLESS))
+        stream = submit(engine, request("a", ENDLESS))
         await started(stream)
         began = time.monotonic()
         await engine.stop()
@@ -467,7 +473,7 @@ async def test_stop_ends_what_is_in_flight_and_is_final() -> None:
         with pytest.raises(EngineDied, match="shutting down"):
             await tokens_of(stream)
         with pytest.raises(EngineUnavailable):
-            engine.submit(request("b"))
+            submit(engine, request("b"))
         with pytest.raises(StartError):
             await engine.ready()
         await engine.stop()

@@ -13,9 +13,11 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from gateway.app import ADMISSION, DESK, LIFECYCLE, create_app
+from engine.backlog import Backlog
+from gateway.app import DESK, LIFECYCLE, create_app
 from gateway.chat_template import ChatTemplate
 from gateway.config import Http, Limits, Served
+from gateway.serve import queue_limits
 from gateway.server import Stop, run
 from gateway.tokenizer import Tokenizer
 from tests.fakes import FakeEngine
@@ -57,8 +59,8 @@ class Gateway:
             # four owners, none of which tells when it is done
             while self.engine.running or self.app[LIFECYCLE].working or self.app[DESK].open:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-        self.app[ADMISSION].check()
-        assert (self.app[ADMISSION].requests, self.app[ADMISSION].tokens) == (0, 0)
+        self.engine.backlog.check()
+        assert (self.engine.queue.requests, self.engine.queue.tokens) == (0, 0)
 
 
 Start = Callable[..., Awaitable[Gateway]]
@@ -68,6 +70,7 @@ Start = Callable[..., Awaitable[Gateway]]
 async def running(
     engine: FakeEngine, http: Http, limits: Limits, served: Served, *, template: bool = True
 ) -> AsyncIterator[Gateway]:
+    engine.backlog = Backlog(queue_limits(limits))
     tokenizer = Tokenizer.hash()
     app = create_app(
         engine=engine,

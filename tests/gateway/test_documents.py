@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine.backlog import Rejection
 from engine.failpoints import check_failpoint
-from gateway.admission import Admission
 from gateway.app import create_app
 from gateway.chat_template import ChatTemplate
 from gateway.config import Http, Limits, Served
@@ -116,11 +117,16 @@ def test_every_metric_is_listed_and_no_other() -> None:
     histograms = re.findall(r"`(\w+)`", text.partition("`vllm:`:")[2].partition("They are filled")[0])
     listed |= {prefix + name for prefix in ("headwater_", "vllm:") for name in histograms}
     exposed = set()
-    for family in text_string_to_metric_families(
-        Metrics("m", FakeEngine(), Admission(Limits())).render().decode()
-    ):
+    for family in text_string_to_metric_families(Metrics("m", FakeEngine()).render().decode()):
         exposed.add(family.name + ("_total" if family.type == "counter" else ""))
     assert listed == exposed
+
+
+def test_every_reason_of_a_rejection_is_listed_and_no_other() -> None:
+    row = next(
+        line for line in OPERATIONS.splitlines() if "`headwater_rejected_requests_total{reason}`" in line
+    )
+    assert set(re.findall(r"`(\w+)`", row.rpartition("|")[0].rpartition("|")[2])) == set(get_args(Rejection))
 
 
 def test_every_failpoint_is_listed() -> None:
