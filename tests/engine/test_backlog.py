@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from engine.backlog import LONGEST_RETRY, SHORTEST_RETRY, Backlog, Place, QueueLimits, QueueState
 from engine.errors import QueueFull
@@ -149,10 +149,9 @@ class Queue(RuleBasedStateMachine):
             return
         self.held.append([requests, 0])
 
+    @precondition(lambda self: self.places)
     @rule(which=st.integers(0, 20), tokens=st.integers(0, 60))
     def weigh(self, which: int, tokens: int) -> None:
-        if not self.places:
-            return
         which %= len(self.places)
         try:
             self.places[which].weigh(tokens)
@@ -160,11 +159,11 @@ class Queue(RuleBasedStateMachine):
             return
         self.held[which][1] += tokens
 
+    @precondition(lambda self: any(requests for requests, _ in self.held))
     @rule(which=st.integers(0, 20), share=st.floats(0, 1))
     def submit(self, which: int, share: float) -> None:
-        if not self.places or not self.held[which % len(self.places)][0]:
-            return
-        which %= len(self.places)
+        free = [i for i, (requests, _) in enumerate(self.held) if requests]
+        which = free[which % len(free)]
         place, held = self.places[which], self.held[which]
         tokens = int(share * held[1])
         self.names += 1
@@ -173,21 +172,24 @@ class Queue(RuleBasedStateMachine):
         held[0] -= 1
         held[1] -= tokens
 
+    @precondition(lambda self: self.places)
     @rule(which=st.integers(0, 20), again=st.booleans())
     def leave(self, which: int, again: bool) -> None:
-        if self.places:
-            which %= len(self.places)
-            del self.held[which]
-            place = self.places.pop(which)
-            for _ in range(1 + again):
-                place.__exit__(None, None, None)
+        which %= len(self.places)
+        del self.held[which]
+        place = self.places.pop(which)
+        for _ in range(1 + again):
+            place.__exit__(None, None, None)
 
-    @rule(name=st.integers(1, 30), started=st.booleans())
-    def end(self, name: int, started: bool) -> None:
-        """Known or not, waiting or gone."""
-        (self.backlog.start if started else self.backlog.remove)(str(name))
-        self.submitted.pop(str(name), None)
+    @precondition(lambda self: self.names)
+    @rule(which=st.integers(0, 20), started=st.booleans())
+    def end(self, which: int, started: bool) -> None:
+        """Waiting or gone."""
+        name = str(self.names - which % self.names)
+        (self.backlog.start if started else self.backlog.remove)(name)
+        self.submitted.pop(name, None)
 
+    @precondition(lambda self: self.submitted)
     @rule()
     def lose_the_engine(self) -> None:
         self.backlog.clear()
@@ -199,7 +201,7 @@ class Queue(RuleBasedStateMachine):
         tokens = sum(held[1] for held in self.held) + sum(self.submitted.values())
         assert counts(self.backlog) == (requests, tokens)
         assert requests <= LIMITS.requests
-        assert all((str(n) in self.backlog) == (str(n) in self.submitted) for n in range(1, 31))
+        assert all((str(n) in self.backlog) == (str(n) in self.submitted) for n in range(1, self.names + 1))
 
     def teardown(self) -> None:
         for place in self.places:
