@@ -9,7 +9,7 @@ from cache.namespace import RootKeys
 from cache.prefix_cache import PrefixCache
 
 from .batch import Runner
-from .config import EngineConfig
+from .config import EngineConfig, check_config
 from .core import Engine
 from .errors import BadRequest, StartError
 from .failpoints import Failpoints, FaultyRunner
@@ -20,29 +20,25 @@ from .scheduler import Scheduler
 
 def assemble(config: EngineConfig) -> Engine:
     """Load the model and put an engine around it. Raises StartError with one line that says what to change."""
-    if config.failpoints and not config.test_mode:
-        raise StartError("failpoints exist in test mode only")
+    check_config(config)
     runner = _load_runner(config)
     info = runner.info
     cache = PrefixCache(info.pages, info.page_size, enabled=config.prefix_cache)
-    try:
-        scheduler = Scheduler(
-            cache=cache,
-            max_running=config.max_running,
-            max_step_tokens=config.max_step_tokens,
-            max_model_len=info.max_model_len,
-            watermark_pages=int(config.watermark * info.pages),
-            clock=time.monotonic,
-            root_key=RootKeys(
-                # Nothing outlives this process yet that the digests would have to agree with.
-                secret=secrets.token_bytes(32),
-                model_digest=info.model_digest,
-                dtype=info.dtype,
-                page_size=info.page_size,
-            ),
-        )
-    except ValueError as error:
-        raise StartError(str(error)) from error
+    scheduler = Scheduler(
+        cache=cache,
+        max_running=config.max_running,
+        max_step_tokens=config.max_step_tokens,
+        max_model_len=info.max_model_len,
+        watermark_pages=int(config.watermark * info.pages),
+        clock=time.monotonic,
+        root_key=RootKeys(
+            # Nothing outlives this process yet that the digests would have to agree with.
+            secret=secrets.token_bytes(32),
+            model_digest=info.model_digest,
+            dtype=info.dtype,
+            page_size=info.page_size,
+        ),
+    )
     if not config.test_mode:
         return Engine(scheduler, runner)
     failpoints = Failpoints(cache.pool.deny)

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from .errors import StartError
+
 Device = Literal["auto", "cpu", "cuda"]
 DType = Literal["auto", "float32", "bfloat16"]
 
@@ -20,7 +22,7 @@ class HashModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One engine. None means: choose for me (`resolve` in this file says how).
+    """One engine. None means: choose for me; `auto` likewise.
 
     `model_dir` is a directory in Hugging Face layout; `hash_model` replaces it. `kv_bytes` bounds the KV pages,
     `pages` sets their number outright. `max_step_tokens` is the token budget of one step, `max_running` the rows of one.
@@ -43,3 +45,28 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     native_kernels: bool = True
     test_mode: bool = False
     failpoints: tuple[str, ...] = ()
+
+
+def check_config(config: EngineConfig) -> None:
+    """Raises StartError for what no model could start with: said at once, before one is loaded."""
+    for name in (
+        "page_size",
+        "pages",
+        "kv_bytes",
+        "max_model_len",
+        "max_running",
+        "max_step_tokens",
+        "threads",
+    ):
+        value: int | None = getattr(config, name)
+        if value is not None and value < 1:
+            raise StartError(f"{name} must be at least 1, not {value}")
+    if config.max_step_tokens < config.max_running:
+        raise StartError(
+            f"a step of {config.max_step_tokens} tokens cannot advance {config.max_running} running sequences: "
+            "raise max_step_tokens or lower max_running"
+        )
+    if not 0 <= config.watermark < 1:
+        raise StartError(f"watermark is a share of the pages, from 0 to below 1, not {config.watermark}")
+    if config.failpoints and not config.test_mode:
+        raise StartError("failpoints exist in test mode only")
