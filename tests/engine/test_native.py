@@ -190,6 +190,36 @@ def test_no_position_outside_a_context_is_read(
     torch.testing.assert_close(attended, torch.ones_like(attended))
 
 
+@pytest.mark.parametrize("window", [None, 90])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cutting_a_row_or_giving_it_company_changes_no_bit(
+    library: NativeLibrary, dtype: torch.dtype, window: int | None
+) -> None:
+    whole, count = make_inputs(16, [(0, 300)], 64)
+    pages = LayerPages(*(numbers(count + 20, 2, 16, 64, dtype=dtype, seed=seed) for seed in range(2)))
+    queries = numbers(300, 6, 64, dtype=dtype, seed=2)
+    expected = library.attend(queries, pages, window, whole)
+    table = whole.page_table[0].tolist()
+    start = 0
+    for new in (1, 33, 100, 2, 164):
+        rows = [(make_sequence(0, range(300), table), start, new), (make_sequence(1, range(40), range(3)), 10, 30)]
+        inputs = step_inputs(
+            tuple(PlannedRow(*row, True) for row in rows), page_size=16, inverse_frequencies=torch.ones(32)
+        )
+        together = torch.cat((queries[start : start + new], queries[:30]))
+        found = library.attend(together, pages, window, inputs)
+        assert torch.equal(found[:new], expected[start : start + new])
+        start += new
+
+
+@pytest.mark.parametrize("depth", [576, 1536])
+def test_a_product_of_one_row_is_the_same_among_many(library: NativeLibrary, depth: int) -> None:
+    x, weight = numbers(70, depth, dtype=torch.bfloat16), numbers(50, depth, dtype=torch.bfloat16, seed=1)
+    together = library.linear(x, weight, None, torch.float32)
+    for row in (0, 3, 68, 69):
+        assert torch.equal(library.linear(x[row : row + 1], weight, None, torch.float32)[0], together[row])
+
+
 # ---- build -----------------------------------------------------------------------------------------------------------
 
 
