@@ -11,7 +11,7 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("kernels.c")
 NATIVE_FLAGS = ("-march=native",)
 
-_FLAGS = ("-std=gnu11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC")
+_FLAGS = ("-std=gnu11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-pthread", "-shared", "-fPIC")
 _COMPILERS = ("cc", "gcc", "clang")
 _TIMEOUT = 120.0  # seconds
 

@@ -12,7 +12,11 @@
  */
 
 #include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #ifdef __AVX512F__
 #include <immintrin.h>
@@ -142,6 +146,128 @@ INLINE floats exp2_lanes(floats x) {
   return select_floats(x > 127.0f, splat(INFINITY), y);
 }
 
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
+
+/* A caller and its helpers share the items of a job, each taking the next one that is free. The caller waits only for
+ * items that a helper has taken: a helper that gets no processor, on a machine busy with other things, delays nobody.
+ * That, and idling for microseconds rather than milliseconds, is what OpenMP's runtimes do not offer. */
+typedef void Work(const void *job, long item);
+
+#define PATIENCE 3000          /* turns of waiting before a helper sleeps: some 40 microseconds */
+#define NOTHING_LEFT 0xffffffff /* no job has this many items */
+
+typedef struct {
+  _Atomic uint64_t next; /* number of the job in the upper half, next free item in the lower */
+  _Alignas(64) atomic_long finished;
+  Work *_Atomic work;
+  const void *_Atomic job;
+  atomic_long items;
+  atomic_int asleep, ending;
+  pthread_mutex_t lock;
+  pthread_cond_t called;
+  int helpers;
+  pthread_t threads[];
+} Crew;
+
+INLINE void pause_briefly(void) {
+#ifdef __x86_64__
+  __builtin_ia32_pause();
+#endif
+}
+
+static int has_items(Crew *crew) { return (long)(uint32_t)atomic_load(&crew->next) < atomic_load(&crew->items); }
+
+/* Take and do items while there are any. Says whether there was one. What is read of a job is of use only if taking the
+ * item succeeds: `next` says "nothing left" before a job's fields change, and a job's number never comes back. */
+static int take_items(Crew *crew) {
+  int any = 0;
+  uint64_t next = atomic_load(&crew->next);
+  for (;;) {
+    Work *work = atomic_load(&crew->work);
+    const void *job = atomic_load(&crew->job);
+    if ((long)(uint32_t)next >= atomic_load(&crew->items)) return any;
+    if (!atomic_compare_exchange_weak(&crew->next, &next, next + 1)) continue;
+    work(job, (long)(uint32_t)next);
+    atomic_fetch_add(&crew->finished, 1);
+    any = 1;
+    next = atomic_load(&crew->next);
+  }
+}
+
+static void *help(void *argument) {
+  Crew *crew = argument;
+  int idle = 0;
+  while (!atomic_load(&crew->ending)) {
+    if (take_items(crew)) {
+      idle = 0;
+    } else if (++idle < PATIENCE) {
+      pause_briefly();
+    } else {
+      pthread_mutex_lock(&crew->lock);
+      atomic_fetch_add(&crew->asleep, 1); /* before looking once more, so that a caller who comes now sees it */
+      while (!has_items(crew) && !atomic_load(&crew->ending)) pthread_cond_wait(&crew->called, &crew->lock);
+      atomic_fetch_sub(&crew->asleep, 1);
+      pthread_mutex_unlock(&crew->lock);
+      idle = 0;
+    }
+  }
+  return 0;
+}
+
+static void call_helpers(Crew *crew) {
+  if (!atomic_load(&crew->asleep)) return;
+  pthread_mutex_lock(&crew->lock);
+  pthread_cond_broadcast(&crew->called);
+  pthread_mutex_unlock(&crew->lock);
+}
+
+/* Do every item of a job. One caller at a time. */
+static void share(Crew *crew, long items, Work *work, const void *job) {
+  if (items == 1 || !crew->helpers) {
+    for (long item = 0; item < items; item++) work(job, item);
+    return;
+  }
+  atomic_store(&crew->work, work);
+  atomic_store(&crew->job, job);
+  atomic_store(&crew->items, items);
+  atomic_store(&crew->finished, 0);
+  const uint64_t number = ((atomic_load(&crew->next) >> 32) + 1) << 32;
+  atomic_store(&crew->next, number);
+  call_helpers(crew);
+  take_items(crew);
+  for (int turn = 0; atomic_load(&crew->finished) < items; turn++)
+    if (turn < PATIENCE) pause_briefly();
+    else sched_yield(); /* to the helper, if it is waiting for this very processor */
+  atomic_store(&crew->next, number | NOTHING_LEFT);
+}
+
+void headwater_stop(Crew *crew) {
+  atomic_store(&crew->ending, 1);
+  pthread_mutex_lock(&crew->lock);
+  pthread_cond_broadcast(&crew->called);
+  pthread_mutex_unlock(&crew->lock);
+  for (int i = 0; i < crew->helpers; i++) pthread_join(crew->threads[i], 0);
+  free(crew);
+}
+
+/* A crew of the caller and `helpers` more, or of as many as can be had; null without memory. Ends with headwater_stop. */
+Crew *headwater_start(int helpers) {
+  const size_t size = sizeof(Crew) + (size_t)helpers * sizeof(pthread_t);
+  Crew *crew = aligned_alloc(64, (size + 63) / 64 * 64);
+  if (!crew) return 0;
+  memset(crew, 0, size);
+  atomic_store(&crew->next, NOTHING_LEFT);
+  pthread_mutex_init(&crew->lock, 0);
+  pthread_cond_init(&crew->called, 0);
+  while (crew->helpers < helpers && !pthread_create(&crew->threads[crew->helpers], 0, help, crew)) crew->helpers++;
+  return crew;
+}
+
+/* Rows that make an item worth handing over, of T rows of so many elements. */
+#define ITEM_ELEMENTS 4096
+
+INLINE long rows_per_item(long elements) { return elements >= ITEM_ELEMENTS ? 1 : ITEM_ELEMENTS / elements; }
+
 /* ---- linear: out[T, N] = x[T, K] weight[N, K]^T + bias[N], bfloat16, K a multiple of 32 ---------------------------- */
 
 #define BLOCK 4      /* rows and outputs whose sums are kept in registers together */
@@ -193,37 +319,48 @@ INLINE void store_quad(void *p, long i, quad x, int wide) {
   }
 }
 
-/* `wide` results are float32. */
-void headwater_linear(const uint16_t *x, const uint16_t *weight, const uint16_t *bias, void *out, long T, long N, long K,
-                      int wide, int threads) {
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long chunk = 0; chunk < N; chunk += OUT_CHUNK) {
-    long end = chunk + OUT_CHUNK < N ? chunk + OUT_CHUNK : N, n = chunk;
-    for (; n + BLOCK <= end; n += BLOCK) {
-      const uint16_t *w = weight + n * K, *next = n + 2 * BLOCK <= end ? w + BLOCK * K : 0;
-      quad offset = {};
-      if (bias) offset = (quad){widen(bias[n]), widen(bias[n + 1]), widen(bias[n + 2]), widen(bias[n + 3])};
-      for (long t = 0; t < T; t += BLOCK) {
-        const uint16_t *rows = x + t * K, *ahead = t == 0 ? next : 0;
-        quad sums[BLOCK] = {};
-        switch (T - t) {
-          case 1: dots(rows, w, ahead, K, sums, 1); break;
-          case 2: dots(rows, w, ahead, K, sums, 2); break;
-          case 3: dots(rows, w, ahead, K, sums, 3); break;
-          default: dots(rows, w, ahead, K, sums, 4);
-        }
-        for (long r = 0; r < BLOCK && t + r < T; r++) store_quad(out, (t + r) * N + n, sums[r] + offset, wide);
+typedef struct {
+  const uint16_t *x, *weight, *bias;
+  void *out;
+  long T, N, K;
+  int wide;
+} Linear;
+
+/* OUT_CHUNK columns of the result. */
+static void linear_item(const void *job, long item) {
+  const Linear *l = job;
+  const long T = l->T, N = l->N, K = l->K;
+  long n = item * OUT_CHUNK, end = n + OUT_CHUNK < N ? n + OUT_CHUNK : N;
+  for (; n + BLOCK <= end; n += BLOCK) {
+    const uint16_t *w = l->weight + n * K, *b = l->bias ? l->bias + n : 0;
+    const uint16_t *next = n + 2 * BLOCK <= end ? w + BLOCK * K : 0;
+    quad offset = {};
+    if (b) offset = (quad){widen(b[0]), widen(b[1]), widen(b[2]), widen(b[3])};
+    for (long t = 0; t < T; t += BLOCK) {
+      const uint16_t *rows = l->x + t * K, *ahead = t == 0 ? next : 0;
+      quad sums[BLOCK] = {};
+      switch (T - t) {
+        case 1: dots(rows, w, ahead, K, sums, 1); break;
+        case 2: dots(rows, w, ahead, K, sums, 2); break;
+        case 3: dots(rows, w, ahead, K, sums, 3); break;
+        default: dots(rows, w, ahead, K, sums, 4);
       }
+      for (long r = 0; r < BLOCK && t + r < T; r++) store_quad(l->out, (t + r) * N + n, sums[r] + offset, l->wide);
     }
-    for (; n < end; n++)
-      for (long t = 0; t < T; t++)
-        store_one(out, t * N + n, dot(x + t * K, weight + n * K, K) + (bias ? widen(bias[n]) : 0), !wide);
   }
+  for (; n < end; n++)
+    for (long t = 0; t < T; t++)
+      store_one(l->out, t * N + n, dot(l->x + t * K, l->weight + n * K, K) + (l->bias ? widen(l->bias[n]) : 0), !l->wide);
+}
+
+/* `wide` results are float32. */
+void headwater_linear(Crew *crew, const uint16_t *x, const uint16_t *weight, const uint16_t *bias, void *out, long T, long N,
+                      long K, int wide) {
+  const Linear job = {x, weight, bias, out, T, N, K, wide};
+  share(crew, (N + OUT_CHUNK - 1) / OUT_CHUNK, linear_item, &job);
 }
 
 /* ---- maps -------------------------------------------------------------------------------------------------------- */
-
-#define WORTH_SHARING 8192 /* elements below which waking other threads costs more than it saves */
 
 INLINE float scale_of(const void *x, long N, float eps, int half) {
   floats acc = {};
@@ -249,16 +386,32 @@ INLINE void norm_row(const void *x, void *residual, const void *weight, void *ou
   for (; i < N; i++) store_one(out, i, load_one(x, i, half) * scale * load_one(weight, i, half), half);
 }
 
-/* out = rms_norm(x) * weight, or with a residual: residual += x; out = rms_norm(residual) * weight. All [T, N]. */
-void headwater_rms_norm(const char *x, char *residual, const void *weight, char *out, long T, long N, float eps, int half,
-                        int threads) {
-  const long row = N * (half ? 2 : 4);
-#pragma omp parallel for schedule(static) num_threads(threads) if (T * N > WORTH_SHARING)
-  for (long t = 0; t < T; t++) {
-    char *r = residual ? residual + t * row : 0;
-    if (half) norm_row(x + t * row, r, weight, out + t * row, N, eps, 1);
-    else norm_row(x + t * row, r, weight, out + t * row, N, eps, 0);
+typedef struct {
+  const char *x;
+  char *residual;
+  const void *weight;
+  char *out;
+  long T, N;
+  float eps;
+  int half;
+} Norm;
+
+static void norm_item(const void *job, long item) {
+  const Norm *n = job;
+  const long row = n->N * (n->half ? 2 : 4), rows = rows_per_item(n->N);
+  for (long t = item * rows; t < (item + 1) * rows && t < n->T; t++) {
+    char *r = n->residual ? n->residual + t * row : 0;
+    if (n->half) norm_row(n->x + t * row, r, n->weight, n->out + t * row, n->N, n->eps, 1);
+    else norm_row(n->x + t * row, r, n->weight, n->out + t * row, n->N, n->eps, 0);
   }
+}
+
+/* out = rms_norm(x) * weight, or with a residual: residual += x; out = rms_norm(residual) * weight. All [T, N]. */
+void headwater_rms_norm(Crew *crew, const char *x, char *residual, const void *weight, char *out, long T, long N, float eps,
+                        int half) {
+  const Norm job = {x, residual, weight, out, T, N, eps, half};
+  const long rows = rows_per_item(N);
+  share(crew, (T + rows - 1) / rows, norm_item, &job);
 }
 
 INLINE floats silu(floats x) { return x / (1.0f + exp2_lanes(x * -1.44269504f)); }
@@ -269,15 +422,28 @@ INLINE void silu_row(const char *gate, const char *up, char *out, long N, int ha
   for (; i < N; i++) store_one(out, i, silu(splat(load_one(gate, i, half)))[0] * load_one(up, i, half), half);
 }
 
-/* out[T, N] = silu(gate_up[T, :N]) * gate_up[T, N:] */
-void headwater_silu_mul(const char *gate_up, char *out, long T, long N, int half, int threads) {
-  const long row = N * (half ? 2 : 4);
-#pragma omp parallel for schedule(static) num_threads(threads) if (T * N > WORTH_SHARING)
-  for (long t = 0; t < T; t++) {
-    const char *gate = gate_up + 2 * t * row;
-    if (half) silu_row(gate, gate + row, out + t * row, N, 1);
-    else silu_row(gate, gate + row, out + t * row, N, 0);
+typedef struct {
+  const char *gate_up;
+  char *out;
+  long T, N;
+  int half;
+} SiluMul;
+
+static void silu_item(const void *job, long item) {
+  const SiluMul *s = job;
+  const long row = s->N * (s->half ? 2 : 4), rows = rows_per_item(s->N);
+  for (long t = item * rows; t < (item + 1) * rows && t < s->T; t++) {
+    const char *gate = s->gate_up + 2 * t * row;
+    if (s->half) silu_row(gate, gate + row, s->out + t * row, s->N, 1);
+    else silu_row(gate, gate + row, s->out + t * row, s->N, 0);
   }
+}
+
+/* out[T, N] = silu(gate_up[T, :N]) * gate_up[T, N:] */
+void headwater_silu_mul(Crew *crew, const char *gate_up, char *out, long T, long N, int half) {
+  const SiluMul job = {gate_up, out, T, N, half};
+  const long rows = rows_per_item(N);
+  share(crew, (T + rows - 1) / rows, silu_item, &job);
 }
 
 /* ---- attention over pages ---------------------------------------------------------------------------------------- */
@@ -310,27 +476,45 @@ INLINE void rotate(const void *x, void *out, const void *weight, float eps, cons
   for (int i = 0; i < D; i += LANES) store(out, i, load(turned, i, 0), half); /* D is a multiple of LANES */
 }
 
+typedef struct {
+  char *qkv;
+  const Pages *pages;
+  const void *query_norm, *key_norm;
+  float eps;
+  const float *cosines, *sines;
+  const int64_t *slots;
+  long T;
+  int heads;
+} Store;
+
+INLINE void store_token(const Store *j, long t, const int half) {
+  const int D = j->pages->width, kv_heads = j->pages->kv_heads, size = half ? 2 : 4;
+  const float *c = j->cosines + t * (D / 2), *s = j->sines + t * (D / 2);
+  char *x = j->qkv + t * (j->heads + 2L * kv_heads) * D * size;
+  for (int h = 0; h < j->heads; h++, x += D * size) rotate(x, x, j->query_norm, j->eps, c, s, D, half);
+  for (int h = 0; h < kv_heads; h++, x += D * size) {
+    long at = place(j->pages, j->slots[t] / j->pages->page_size, h, j->slots[t] % j->pages->page_size) * size;
+    rotate(x, j->pages->keys + at, j->key_norm, j->eps, c, s, D, half);
+    memcpy(j->pages->values + at, x + (long)kv_heads * D * size, D * size);
+  }
+}
+
+static void store_item(const void *job, long item) {
+  const Store *j = job;
+  const long rows = rows_per_item((j->heads + 2L * j->pages->kv_heads) * j->pages->width);
+  for (long t = item * rows; t < (item + 1) * rows && t < j->T; t++) {
+    if (j->pages->half) store_token(j, t, 1);
+    else store_token(j, t, 0);
+  }
+}
+
 /* Queries of qkv [T, (heads + 2 kv_heads) * D] are normed and rotated in place, keys likewise into their pages, values
  * copied there. slots[T] are page * page_size + offset; cosines and sines are [T, D / 2]. */
-void headwater_store(char *qkv, const Pages *pages, const void *query_norm, const void *key_norm, float eps,
-                     const float *cosines, const float *sines, const int64_t *slots, long T, int heads, int threads) {
-  const int D = pages->width, half = pages->half, size = half ? 2 : 4;
-  const long total = heads + 2L * pages->kv_heads;
-#pragma omp parallel for schedule(static) num_threads(threads) if (T * total * D > WORTH_SHARING)
-  for (long t = 0; t < T; t++) {
-    const float *c = cosines + t * (D / 2), *s = sines + t * (D / 2);
-    char *x = qkv + t * total * D * size;
-    for (int h = 0; h < heads; h++, x += D * size) {
-      if (half) rotate(x, x, query_norm, eps, c, s, D, 1);
-      else rotate(x, x, query_norm, eps, c, s, D, 0);
-    }
-    for (int h = 0; h < pages->kv_heads; h++, x += D * size) {
-      long at = place(pages, slots[t] / pages->page_size, h, slots[t] % pages->page_size) * size;
-      if (half) rotate(x, pages->keys + at, key_norm, eps, c, s, D, 1);
-      else rotate(x, pages->keys + at, key_norm, eps, c, s, D, 0);
-      memcpy(pages->values + at, x + (long)pages->kv_heads * D * size, D * size);
-    }
-  }
+void headwater_store(Crew *crew, char *qkv, const Pages *pages, const void *query_norm, const void *key_norm, float eps,
+                     const float *cosines, const float *sines, const int64_t *slots, long T, int heads) {
+  const Store job = {qkv, pages, query_norm, key_norm, eps, cosines, sines, slots, T, heads};
+  const long rows = rows_per_item((heads + 2L * pages->kv_heads) * pages->width);
+  share(crew, (T + rows - 1) / rows, store_item, &job);
 }
 
 /* Products run over words: a word is two bfloat16 or one float32, so that one lane of one instruction takes a word of
@@ -529,44 +713,57 @@ INLINE void attend_tile(Scratch *s, const char *queries, long query_stride, cons
   }
 }
 
+typedef struct {
+  const char *queries;
+  long query_stride;
+  const Pages *pages;
+  const int *table;
+  long table_width;
+  const int *row_starts, *contexts;
+  char *out;
+  int heads, window;
+  float scale;
+} Attend;
+
+INLINE long tiles_of(const Attend *a, int row) {
+  const long vectors = (long)(a->row_starts[row + 1] - a->row_starts[row]) * (a->heads / a->pages->kv_heads);
+  return (vectors + TILE - 1) / TILE;
+}
+
+/* One tile of one row for one key head; items count tiles over all rows, the key heads of a tile side by side. */
+static void attend_item(const void *job, long item) {
+  const Attend *a = job;
+  const Pages *pages = a->pages;
+  const int head = (int)(item % pages->kv_heads), group = a->heads / pages->kv_heads, size = pages->half ? 2 : 4;
+  const long out_stride = (long)a->heads * pages->width;
+  long tile = item / pages->kv_heads;
+  int row = 0;
+  for (; tile >= tiles_of(a, row); row++) tile -= tiles_of(a, row);
+  const int first = a->row_starts[row], count = a->row_starts[row + 1] - first, start = a->contexts[row] - count;
+  const int vector = (int)tile * TILE, rows = count * group - vector < TILE ? count * group - vector : TILE;
+  const char *q = a->queries + first * a->query_stride * size;
+  char *o = a->out + first * out_stride * size;
+  const int *table = a->table + row * a->table_width;
+  Scratch scratch;
+  if (pages->half)
+    attend_tile(&scratch, q, a->query_stride, pages, table, o, out_stride, vector, rows, group, head, start, a->window,
+                a->scale, 1);
+  else
+    attend_tile(&scratch, q, a->query_stride, pages, table, o, out_stride, vector, rows, group, head, start, a->window,
+                a->scale, 0);
+}
+
 /* Causal attention of every row of a step. Row r owns tokens [row_starts[r], row_starts[r + 1]) of queries and out, its
  * context is contexts[r] long with those tokens at its end, and table[r, :] are its pages. Strides are in elements from
  * token to token. A window of 0 is none. Scores are q.k * scale. */
-void headwater_attend(const char *queries, long query_stride, const Pages *pages, const int *table, long table_width,
-                      const int *row_starts, const int *contexts, char *out, int rows, int heads, int window, float scale,
-                      int threads) {
-  const int group = heads / pages->kv_heads, size = pages->half ? 2 : 4;
-  const long out_stride = (long)heads * pages->width;
-  const float scale2 = scale * 1.44269504f; /* so that 2^x does for e^x */
+void headwater_attend(Crew *crew, const char *queries, long query_stride, const Pages *pages, const int *table,
+                      long table_width, const int *row_starts, const int *contexts, char *out, int rows, int heads, int window,
+                      float scale) {
+  scale *= 1.44269504f; /* so that 2^x does for e^x */
+  const Attend job = {queries, query_stride, pages, table, table_width, row_starts, contexts, out, heads, window, scale};
   long tiles = 0;
-  for (int r = 0; r < rows; r++) tiles += ((row_starts[r + 1] - row_starts[r]) * group + TILE - 1) / TILE;
-  const long tasks = tiles * pages->kv_heads;
-#pragma omp parallel num_threads(threads) if (tasks > 1)
-  {
-    Scratch scratch;
-#pragma omp for schedule(dynamic, 1)
-    for (long task = 0; task < tasks; task++) {
-      long tile = task / pages->kv_heads;
-      int head = (int)(task % pages->kv_heads), row = 0;
-      for (;; row++) {
-        long here = ((row_starts[row + 1] - row_starts[row]) * group + TILE - 1) / TILE;
-        if (tile < here) break;
-        tile -= here;
-      }
-      const int count = row_starts[row + 1] - row_starts[row], vectors = count * group, vector = (int)tile * TILE;
-      const int part = vectors - vector < TILE ? vectors - vector : TILE;
-      const char *q = queries + row_starts[row] * query_stride * size;
-      char *o = out + row_starts[row] * out_stride * size;
-      const int *pages_of_row = table + row * table_width;
-      const int start = contexts[row] - count;
-      if (pages->half)
-        attend_tile(&scratch, q, query_stride, pages, pages_of_row, o, out_stride, vector, part, group, head, start, window,
-                    scale2, 1);
-      else
-        attend_tile(&scratch, q, query_stride, pages, pages_of_row, o, out_stride, vector, part, group, head, start, window,
-                    scale2, 0);
-    }
-  }
+  for (int row = 0; row < rows; row++) tiles += tiles_of(&job, row);
+  share(crew, tiles * pages->kv_heads, attend_item, &job);
 }
 
 /* Whether this build has an instruction for dot products of bfloat16. */

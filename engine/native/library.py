@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from pathlib import Path
 
 import torch
@@ -14,16 +15,19 @@ from ..step_inputs import StepInputs
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 
-_SIGNATURES: dict[str, tuple[type, ...]] = {
-    "headwater_linear": (*[_POINTER] * 4, *[_LONG] * 3, _INT, _INT),
-    "headwater_rms_norm": (*[_POINTER] * 4, _LONG, _LONG, _FLOAT, _INT, _INT),
-    "headwater_silu_mul": (_POINTER, _POINTER, _LONG, _LONG, _INT, _INT),
-    "headwater_store": (*[_POINTER] * 4, _FLOAT, *[_POINTER] * 3, _LONG, _INT, _INT),
+_SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
+    "headwater_start": (_POINTER, (_INT,)),
+    "headwater_stop": (None, (_POINTER,)),
+    "headwater_linear": (None, (*[_POINTER] * 5, *[_LONG] * 3, _INT)),
+    "headwater_rms_norm": (None, (*[_POINTER] * 5, _LONG, _LONG, _FLOAT, _INT)),
+    "headwater_silu_mul": (None, (*[_POINTER] * 3, _LONG, _LONG, _INT)),
+    "headwater_store": (None, (*[_POINTER] * 5, _FLOAT, *[_POINTER] * 3, _LONG, _INT)),
     "headwater_attend": (
-        _POINTER, _LONG, _POINTER, _POINTER, _LONG, *[_POINTER] * 3, _INT, _INT, _INT, _FLOAT, _INT,
+        None,
+        (_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _LONG, *[_POINTER] * 3, _INT, _INT, _INT, _FLOAT),
     ),
-    "headwater_has_bfloat16": (),
-}  # fmt: skip
+    "headwater_has_bfloat16": (_INT, ()),
+}
 
 
 class _Pages(ctypes.Structure):
@@ -40,22 +44,26 @@ class _Pages(ctypes.Structure):
 
 
 class NativeLibrary:
-    """Load with the path that `build` gave. Every function runs on `threads` threads of torch's own OpenMP."""
+    """Load with the path that `build` gave. Functions run on the caller's thread and `threads - 1` helpers, which end
+    with this object. One caller at a time."""
 
     def __init__(self, path: Path, *, threads: int) -> None:
-        library = ctypes.CDLL(str(path))  # torch is imported above: its libgomp is the one that gets linked
-        for name, arguments in _SIGNATURES.items():
+        library = ctypes.CDLL(str(path))
+        for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(library, name)
-            function.argtypes = arguments
-            function.restype = _INT if name == "headwater_has_bfloat16" else None
+            function.restype, function.argtypes = result, arguments
         self._linear = library.headwater_linear
         self._rms_norm = library.headwater_rms_norm
         self._silu_mul = library.headwater_silu_mul
         self._store = library.headwater_store
         self._attend = library.headwater_attend
-        self._threads = threads
         self.has_bfloat16 = bool(library.headwater_has_bfloat16())
         """Whether bfloat16 products have an instruction of their own here."""
+        self._crew: int | None = library.headwater_start(threads - 1)
+        if self._crew is None:
+            raise MemoryError
+        # Not at exit: helpers end with the process, and a forked child has none to wait for.
+        weakref.finalize(self, library.headwater_stop, self._crew).atexit = False
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
         """x [T, K] times weight [N, K] transposed, plus bias [N], all bfloat16, K a multiple of 32; result in `dtype`."""
@@ -67,8 +75,8 @@ class NativeLibrary:
         assert depth % 32 == 0
         out = torch.empty((rows, outs), dtype=dtype)
         self._linear(
-            x.data_ptr(), weight.data_ptr(), _address(bias), out.data_ptr(), rows, outs, depth,
-            dtype is torch.float32, self._threads,
+            self._crew, x.data_ptr(), weight.data_ptr(), _address(bias), out.data_ptr(), rows, outs, depth,
+            dtype is torch.float32,
         )  # fmt: skip
         return out
 
@@ -78,8 +86,8 @@ class NativeLibrary:
         assert residual is None or (residual.shape == x.shape and residual.is_contiguous())
         out = torch.empty_like(x)
         self._rms_norm(
-            x.data_ptr(), _address(residual), weight.data_ptr(), out.data_ptr(), rows, width, eps,
-            _is_half(x), self._threads,
+            self._crew, x.data_ptr(), _address(residual), weight.data_ptr(), out.data_ptr(), rows, width, eps,
+            _is_half(x),
         )  # fmt: skip
         return out
 
@@ -87,7 +95,7 @@ class NativeLibrary:
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         assert gate_up.is_contiguous()
         out = torch.empty((rows, width), dtype=gate_up.dtype)
-        self._silu_mul(gate_up.data_ptr(), out.data_ptr(), rows, width, _is_half(gate_up), self._threads)
+        self._silu_mul(self._crew, gate_up.data_ptr(), out.data_ptr(), rows, width, _is_half(gate_up))
         return out
 
     def store(self, qkv: Tensor, norm: HeadNorm | None, pages: LayerPages, inputs: StepInputs) -> Tensor:
@@ -96,10 +104,10 @@ class NativeLibrary:
         assert qkv.is_contiguous()
         assert qkv.shape[0] == inputs.slots.shape[0]
         self._store(
-            qkv.data_ptr(), ctypes.byref(_described(pages)),
+            self._crew, qkv.data_ptr(), ctypes.byref(_described(pages)),
             _address(norm.query if norm else None), _address(norm.key if norm else None), norm.eps if norm else 0.0,
             inputs.cosines.data_ptr(), inputs.sines.data_ptr(), inputs.slots.data_ptr(),
-            qkv.shape[0], heads, self._threads,
+            qkv.shape[0], heads,
         )  # fmt: skip
         return qkv.view(qkv.shape[0], -1, pages.keys.shape[3])[:, :heads]
 
@@ -109,10 +117,10 @@ class NativeLibrary:
         assert queries.stride()[1:] == (width, 1)
         out = torch.empty((tokens, heads * width), dtype=queries.dtype)
         self._attend(
-            queries.data_ptr(), queries.stride(0), ctypes.byref(_described(pages)),
+            self._crew, queries.data_ptr(), queries.stride(0), ctypes.byref(_described(pages)),
             inputs.page_table.data_ptr(), inputs.page_table.shape[1],
             inputs.row_starts.data_ptr(), inputs.contexts.data_ptr(), out.data_ptr(),
-            len(inputs.counts), heads, window or 0, width**-0.5, self._threads,
+            len(inputs.counts), heads, window or 0, width**-0.5,
         )  # fmt: skip
         return out
 

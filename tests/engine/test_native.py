@@ -5,7 +5,8 @@ The source is built twice: for this machine, and for a baseline CPU whose code h
 
 from __future__ import annotations
 
-import platform
+import gc
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -202,7 +203,10 @@ def test_cutting_a_row_or_giving_it_company_changes_no_bit(
     table = whole.page_table[0].tolist()
     start = 0
     for new in (1, 33, 100, 2, 164):
-        rows = [(make_sequence(0, range(300), table), start, new), (make_sequence(1, range(40), range(3)), 10, 30)]
+        rows = [
+            (make_sequence(0, range(300), table), start, new),
+            (make_sequence(1, range(40), range(3)), 10, 30),
+        ]
         inputs = step_inputs(
             tuple(PlannedRow(*row, True) for row in rows), page_size=16, inverse_frequencies=torch.ones(32)
         )
@@ -244,11 +248,33 @@ def test_no_compiler_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         build.build(tmp_path)
 
 
-@pytest.mark.skipif(platform.system() != "Linux", reason="reads /proc")
-def test_one_openmp_runtime_serves_torch_and_the_kernels(library: NativeLibrary) -> None:
-    """Two of them would spin against each other."""
-    library.silu_mul(torch.ones(64, 512))
-    mapped = {
-        line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libgomp" in line
-    }
-    assert len(mapped) == 1
+# ---- threads ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_every_item_is_done_once_however_many_help(
+    tmp_path_factory: pytest.TempPathFactory, threads: int
+) -> None:
+    """Thousands of short jobs, with pauses in which the helpers fall asleep."""
+    library = NativeLibrary(build.build(tmp_path_factory.getbasetemp() / "crew"), threads=threads)
+    x, weight = numbers(3, 64, dtype=torch.bfloat16), numbers(300, 64, dtype=torch.bfloat16, seed=1)
+    expected = library.linear(x, weight, None, torch.float32)
+    for round_ in range(3000):
+        assert torch.equal(library.linear(x, weight, None, torch.float32), expected)
+        if round_ % 500 == 0:
+            time.sleep(0.002)
+
+
+def test_helpers_end_with_their_library(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = build.build(tmp_path_factory.getbasetemp() / "crew")
+    before = threads_now()
+    library = NativeLibrary(path, threads=4)
+    helpers = threads_now() - before
+    assert len(helpers) == 3
+    del library
+    gc.collect()
+    assert not helpers & threads_now()
+
+
+def threads_now() -> set[str]:
+    return {path.name for path in Path("/proc/self/task").iterdir()}
