@@ -103,8 +103,15 @@ class RequestFailed(msgspec.Struct, frozen=True, array_like=True):
     message: str
 
 
+STEP_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+"""Upper bounds of the buckets that steps are counted in by the tokens they compute; the last bucket has none."""
+
+
 class EngineCounters(msgspec.Struct, frozen=True, array_like=True):
-    """Totals since the engine started, and levels now. Sent with every step: O(1) to make."""
+    """Totals since the engine started, and levels now. Sent with every step: O(1) to make.
+
+    `step_sizes` counts the steps whose computed tokens fall in each bucket of STEP_SIZES, not cumulative.
+    """
 
     steps: int = 0
     running: int = 0
@@ -120,6 +127,7 @@ class EngineCounters(msgspec.Struct, frozen=True, array_like=True):
     evicted_pages: int = 0
     aborted: int = 0
     failed_checks: int = 0
+    step_sizes: tuple[int, ...] = (0,) * (len(STEP_SIZES) + 1)
 
 
 # ---- client to engine ------------------------------------------------------------------------------------------------

@@ -12,9 +12,10 @@ its pages back at the commit. That is what a second plan in flight would need as
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cache.prefix_cache import Cursor, PrefixCache, Survey
 
@@ -23,6 +24,7 @@ from .deadlines import Deadlines
 from .group import Group, Member, Tenant
 from .page_tables import PageTables
 from .request import (
+    STEP_SIZES,
     EngineCounters,
     FailureKind,
     FinishReason,
@@ -71,6 +73,7 @@ class _Totals:
     preemptions: int = 0
     aborted: int = 0
     failed_checks: int = 0
+    step_sizes: list[int] = field(default_factory=lambda: [0] * (len(STEP_SIZES) + 1))
 
 
 @dataclass(slots=True)
@@ -202,10 +205,11 @@ class Scheduler:
         """Take in what the step in flight brought. Raises ValueError, and changes nothing, if it is not its result."""
         if len(result.rows) != len(plan.rows):
             raise ValueError(f"{len(result.rows)} results for {len(plan.rows)} rows")
+        computed = 0
         for member, row, outcome in zip(self._land(plan), plan.rows, result.rows, strict=True):
             if member.copy_source is not None:
                 self._tables.copied(member)
-            self._totals.computed_tokens += row.count
+            computed += row.count
             if outcome.error is not None:
                 self._fail_row(member, outcome.error)
                 continue
@@ -217,6 +221,8 @@ class Scheduler:
             if member.followers or member.leading is not None or row.count > 1:
                 self._requeue(self._single_flight.advance(member))
             self._take_outcome(member, row, outcome)
+        self._totals.computed_tokens += computed
+        self._totals.step_sizes[bisect_left(STEP_SIZES, computed)] += 1
         self._check_idle()
 
     def fail_step(self, plan: Plan, message: str) -> None:
@@ -322,6 +328,7 @@ class Scheduler:
             evicted_pages=self.cache.evicted,
             aborted=totals.aborted,
             failed_checks=totals.failed_checks,
+            step_sizes=tuple(totals.step_sizes),
         )
 
     def _check_idle(self) -> None:

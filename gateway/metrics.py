@@ -11,6 +11,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -19,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from engine.backlog import Rejection
 from engine.client import EngineClient
+from engine.request import STEP_SIZES, EngineCounters
 
 from .generation import Generation
 
@@ -213,6 +215,7 @@ class Metrics(Collector):
         )
         lora.add_metric(["0", "", ""], 0)
         yield lora
+        yield self._step_sizes(counters)
         yield from self._latencies("vllm:")
 
     def _latencies(self, prefix: str) -> Iterator[Metric]:
@@ -231,6 +234,15 @@ class Metrics(Collector):
             family = HistogramMetricFamily(prefix + name, meaning, labels=["model_name"])
             family.add_metric([self._model], buckets=histogram.buckets(), sum_value=histogram.sum)
             yield family
+
+    def _step_sizes(self, counters: EngineCounters) -> Metric:
+        bounds = (*(str(float(bound)) for bound in STEP_SIZES), "+Inf")
+        buckets = list(zip(bounds, map(float, accumulate(counters.step_sizes)), strict=True))
+        family = HistogramMetricFamily(
+            "vllm:iteration_tokens_total", "Tokens computed in a step.", labels=["model_name"]
+        )
+        family.add_metric([self._model], buckets=buckets, sum_value=counters.computed_tokens)
+        return family
 
     def _counter(self, name: str, meaning: str, value: float) -> Metric:
         family = CounterMetricFamily(name, meaning, labels=["model_name"])

@@ -31,6 +31,7 @@ COMPATIBLE = {
     "vllm:request_prefill_time_seconds": "histogram",
     "vllm:request_decode_time_seconds": "histogram",
     "vllm:request_inference_time_seconds": "histogram",
+    "vllm:iteration_tokens_total": "histogram",
     "vllm:request_prompt_tokens": "histogram",
     "vllm:request_generation_tokens": "histogram",
     "vllm:lora_requests_info": "gauge",
@@ -96,6 +97,10 @@ async def test_counts_are_what_happened(serve: Serve) -> None:
     assert value(server, "vllm:e2e_request_latency_seconds_count") == len(asks)
     assert value(server, "vllm:request_generation_tokens_sum") == sum(answers)
     assert value(server, "vllm:inter_token_latency_seconds_count") == sum(n - 1 for n in answers)
+    assert value(server, "vllm:iteration_tokens_total_sum") == value(
+        server, "headwater_computed_tokens_total"
+    )
+    assert value(server, "vllm:iteration_tokens_total_count") == value(server, "headwater_engine_steps_total")
     assert value(server, "headwater_http_requests_total", route="/v1/chat/completions", status="200") == 9
     assert value(server, "headwater_http_requests_total", route="/v1/completions", status="200") == 3
     assert value(server, "headwater_http_requests_total", route="/v1/completions", status="400") == 4

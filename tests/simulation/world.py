@@ -363,6 +363,7 @@ class Simulation:
         assert counters.cached_tokens == tally.cached
         assert counters.aborted == tally.aborted
         assert counters.steps == tally.steps
+        assert sum(counters.step_sizes) <= counters.steps, "a step was counted in two sizes"
         assert counters.failed_checks == 0
         if self.operations % 64 == 0:
             self._forget()
