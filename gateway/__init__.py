@@ -4,7 +4,7 @@ Coming up        `__main__` (command line) · `serve` · `options`, `config`, `k
                  · `server` (socket, signals, drain) · `lifecycle` · `connection`
 Around requests  `routes` · `middleware` (id, log line, errors, deadline) · `auth` · `browsers` (Host, Origin, CORS) · `caller`
                  · `errors` · `log` · `body` · `sse`
-On the way down  `openai/` (wire models and handlers) · `prompts` (tokenising off the loop) · `chat_template`,
+On the way down  `openai/` (wire models and handlers) · `prompts`, `text_threads` (tokenising off the loop) · `chat_template`,
                  `message_adapter`, `template_sandbox` · `tokenizer`, `special_tokens` · `desk` (takes places in the
                  engine's queue, submits, and owns what is in flight)
 On the way up    `generation` (engine events to pieces of text) · `detokenizer` · `stops` · `openai/answer` (whole or streamed)

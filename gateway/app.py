@@ -27,6 +27,7 @@ from .openai.models import Models
 from .openai.tokenize import Tokenization
 from .prompts import Prompts
 from .routes import Route, RouteTable
+from .text_threads import TextThreads
 from .tokenizer import Tokenizer
 from .version import VERSION
 
@@ -54,8 +55,9 @@ def create_app(
     lifecycle = Lifecycle()
     metrics = Metrics(model.id, engine)
     desk = Desk(engine, tokenizer, metrics)
-    prompts = Prompts(model)
-    answerer = Answerer(desk, http, limits)
+    threads = TextThreads()
+    prompts = Prompts(model, threads)
+    answerer = Answerer(desk, threads, http, limits)
     health = Health(engine, lifecycle)
     keyring = Keyring(http.api_keys, http.admin_key)
     browsers = BrowserPolicy(http.cors_origins, http.host, guarded=keyring.open)
@@ -78,7 +80,7 @@ def create_app(
     doorkeeper = Doorkeeper(keyring, routes, lifecycle, limits.request_timeout)
     app.middlewares.extend([observer.observe, doorkeeper.admit])
     app.on_response_prepare.append(observer.add_headers)
-    app.cleanup_ctx.extend([*contexts, _closing(prompts)])
+    app.cleanup_ctx.extend([*contexts, _closing(threads)])
     app[DESK] = desk
     app[LIFECYCLE] = lifecycle
     return app
@@ -128,9 +130,9 @@ def _admin(admin: Admin) -> list[Route]:
     return routes
 
 
-def _closing(prompts: Prompts) -> CleanupContext:
+def _closing(threads: TextThreads) -> CleanupContext:
     async def context(app: web.Application) -> AsyncIterator[None]:
         yield
-        prompts.close()
+        threads.close()
 
     return context

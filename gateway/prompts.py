@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 from .detokenizer import Detokenizer
 from .errors import ApiError, InvalidRequest
 from .model import TextModel
+from .text_threads import TextThreads
 from .tokenizer import Tokenizer
 
 INLINE_CHARS = 4_000
@@ -34,14 +33,9 @@ class Spelled:
 
 
 class Prompts:
-    """Owns the tokenising threads. `close` ends them."""
-
-    def __init__(self, model: TextModel) -> None:
+    def __init__(self, model: TextModel, threads: TextThreads) -> None:
         self._model = model
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="tokenise")
-
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads = threads
 
     async def chat(
         self, messages: list[Message], context: int, *, add_generation_prompt: bool, continue_final: bool
@@ -102,9 +96,7 @@ class Prompts:
             raise too_long(f"more than {context} tokens", context, param=param)
 
     async def _run(self, work: Callable[[], T], chars: int) -> T:
-        if chars <= INLINE_CHARS:
-            return work()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return work() if chars <= INLINE_CHARS else await self._threads.run(work)
 
 
 def check_fits(prompt: int, context: int, *, param: str, completion: int = 1) -> None:

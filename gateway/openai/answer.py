@@ -6,7 +6,7 @@ What differs between the endpoints is how an answer is written; that is a `Write
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,14 +21,19 @@ from ..desk import Desk, Job, total
 from ..errors import explain
 from ..generation import Answer, Generation, Piece, Usage, together
 from ..sse import DONE, EventStream
+from ..text_threads import TextThreads
 
 FIRST_EVENT_PATIENCE = 1.0
 """A stream's headers wait this long for a first sign of life, so that an early failure still gets its own status; then
 they go out, so that a client's own timeout sees that somebody is there."""
 
 
+INLINE_TOKENS = 64
+"""So many tokens are written with their log-probabilities in place: that takes up to a millisecond; more leave the loop."""
+
+
 class Writer(Protocol):
-    """Two implementations: `chat.ChatWriter` and `completions.CompletionWriter`.
+    """Two implementations: `chat.ChatWriter` and `completions.CompletionWriter`. Either may be called off the loop.
 
     `first` is the index of a generation's first choice. Bytes are whole server-sent events, or a JSON document.
     """
@@ -47,6 +52,7 @@ class Answerer:
     """Runs jobs on the desk and writes their answers into a response."""
 
     desk: Desk
+    threads: TextThreads
     http: Http
     limits: Limits
 
@@ -55,7 +61,10 @@ class Answerer:
     ) -> web.StreamResponse:
         async with self.desk.submit(caller, place, jobs) as generations:
             answers = await together([generation.collect() for generation in generations])
-        return web.Response(body=writer.whole(generations, answers), content_type="application/json")
+        tokens = sum(_scored(generation) for generation in generations)
+        tokens += sum(len(answer.details) for group in answers for answer in group)
+        body = await self._written(tokens, lambda: writer.whole(generations, answers))
+        return web.Response(body=body, content_type="application/json")
 
     async def streamed(
         self, request: web.Request, caller: Caller, place: Place, jobs: Sequence[Job], writer: Writer
@@ -71,25 +80,35 @@ class Answerer:
                 await events.open()
                 await together(
                     [
-                        _pump(events, writer, job.n * i, generation, early if i == 0 else [])
+                        self._pump(events, writer, job.n * i, generation, early if i == 0 else [])
                         for i, (job, generation) in enumerate(zip(jobs, generations, strict=True))
                     ]
                 )
                 await events.send(writer.tail(total(generations)) + DONE)
             return events.response
 
-
-async def _pump(
-    events: EventStream, writer: Writer, first: int, generation: Generation, pieces: list[Piece]
-) -> None:
-    head = writer.head(generation)
-    if head:
-        await events.send(head)
-    while pieces or (pieces := await generation.read()):
-        frames = writer.pieces(first, generation, pieces)
+    async def _pump(
+        self, events: EventStream, writer: Writer, first: int, generation: Generation, early: list[Piece]
+    ) -> None:
+        head = writer.head(generation)
+        if head:
+            await events.send(head)
+        opening = early or await generation.read()
+        frames = await self._written(_scored(generation), lambda: writer.pieces(first, generation, opening))
         if frames:
             await events.send(frames)
-        pieces = []
+        while pieces := await generation.read():
+            frames = writer.pieces(first, generation, pieces)
+            if frames:
+                await events.send(frames)
+
+    async def _written(self, tokens: int, write: Callable[[], bytes]) -> bytes:
+        return write() if tokens <= INLINE_TOKENS else await self.threads.run(write)
+
+
+def _scored(generation: Generation) -> int:
+    """Prompt tokens with log-probabilities: all of them come before the first piece."""
+    return len(generation.prompt_logprobs or ())
 
 
 async def _first_sign(generation: Generation) -> list[Piece]:

@@ -177,6 +177,7 @@ class CompletionWriter:
         self._opening = b"data: " + orjson.dumps(self._common)[:-1] + b',"choices":['
         self._closing = b'],"usage":null}\n\n' if asked.include_usage else b"]}\n\n"
         self._echoed: set[int] = set()
+        self._scored: dict[int, CompletionLogprobs] = {}  # by prompt: its choices have the same
 
     # -- streamed ------------------------------------------------------------------------------------------------------
 
@@ -268,9 +269,11 @@ class CompletionWriter:
     def _prompt_logprobs(self, index: int, generation: Generation) -> CompletionLogprobs | None:
         if not self._asked.scores_prompt or generation.prompt_logprobs is None:
             return None
-        logprobs = CompletionLogprobs(self._tokenizer)
-        logprobs.add_prompt(generation.prompt, self._echo_of(index).offsets, generation.prompt_logprobs)
-        return logprobs
+        scored = self._scored.get(index // self._asked.n)
+        if scored is None:
+            scored = self._scored[index // self._asked.n] = CompletionLogprobs(self._tokenizer)
+            scored.add_prompt(generation.prompt, self._echo_of(index).offsets, generation.prompt_logprobs)
+        return scored.copy()
 
     def _echo_of(self, index: int) -> Spelled:
         return self._echoes[index // self._asked.n]

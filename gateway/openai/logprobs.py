@@ -52,6 +52,15 @@ class CompletionLogprobs:
         for detail in details:
             self._add(detail.id, detail.offset + shift, detail.logprob)
 
+    def copy(self) -> CompletionLogprobs:
+        """The same so far, to be continued on its own."""
+        other = CompletionLogprobs(self._tokenizer)
+        other._tokens = self._tokens.copy()
+        other._logprobs = self._logprobs.copy()
+        other._top = self._top.copy()
+        other._offsets = self._offsets.copy()
+        return other
+
     def wire(self) -> dict[str, object]:
         return {
             "tokens": self._tokens,

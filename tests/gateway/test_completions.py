@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import orjson
+import pytest
 from openai import OpenAI
 from openai.types import Completion
 
+from gateway.openai.answer import INLINE_TOKENS
+from gateway.openai.logprobs import CompletionLogprobs
 from tests.fakes import FakeEngine, says
 from tests.gateway.live import MODEL, Gateway, Start
 
@@ -143,3 +147,32 @@ async def test_the_official_client_reads_it(gateway: Gateway) -> None:
     assert whole.choices[1].logprobs.token_logprobs is not None
     assert whole.choices[1].logprobs.token_logprobs[0] is None
     assert stream[-1].choices[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("length", "in_place"), [(INLINE_TOKENS - 1, True), (INLINE_TOKENS + 1, False)])
+async def test_many_log_probabilities_are_written_off_the_loop_and_once_for_all_choices(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, stream: bool, length: int, in_place: bool
+) -> None:
+    threads = []
+    original = CompletionLogprobs.add_prompt
+
+    def add_prompt(self: CompletionLogprobs, *args: Any) -> None:
+        threads.append(threading.current_thread() is threading.main_thread())
+        original(self, *args)
+
+    monkeypatch.setattr(CompletionLogprobs, "add_prompt", add_prompt)
+    asked: dict[str, Any] = {"prompt": [65] * length, "n": 3, "echo": True, "logprobs": 2, "max_tokens": 0}
+    parts = await chunks(gateway, **asked) if stream else [await complete(gateway, **asked)]
+    choices = [choice for part in parts for choice in part["choices"]]
+    scored = [choice["logprobs"]["tokens"] for choice in choices if choice["logprobs"]]
+    assert scored == [["A"] * length] * 3
+    assert threads == [in_place]
+
+
+async def test_choices_continue_the_same_scored_prompt_on_their_own(gateway: Gateway) -> None:
+    answer = await complete(gateway, n=2, echo=True, logprobs=1, max_tokens=3)
+    for choice in answer["choices"]:
+        assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
+    first, second = answer["choices"]
+    assert first["text"] != second["text"]
