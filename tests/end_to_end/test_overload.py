@@ -48,7 +48,7 @@ def _refused(answers: list[tuple[Ask, Got]], status: int, code: str) -> list[Got
 
 async def test_four_times_the_queue(serve: Serve) -> None:
     server = serve(
-        *("--max-queued-requests", str(QUEUE), "--max-running", str(RUNNING), "--hash-step-delay", "0.01")
+        *("--max-queued-requests", str(QUEUE), "--max-running", str(RUNNING), "--hash-step-delay", "0.005")
     )
     asks = [chat(f"crowd {k}", max_tokens=30, stream=k % 2 == 0) for k in range(4 * QUEUE)]
     answers = await _flood(server, asks)
@@ -67,7 +67,7 @@ async def test_four_times_the_queue(serve: Serve) -> None:
 
 
 async def test_the_queue_is_bounded_by_tokens_too(serve: Serve) -> None:
-    server = serve("--max-queued-tokens", "3000", "--max-running", "1", "--hash-step-delay", "0.01")
+    server = serve("--max-queued-tokens", "3000", "--max-running", "1", "--hash-step-delay", "0.005")
     rng = random.Random(1)
     answers = await _flood(server, [completion(words(rng, 1000), max_tokens=20) for _ in range(8)])
     refused = _refused(answers, 503, "overloaded")
@@ -78,7 +78,7 @@ async def test_the_queue_is_bounded_by_tokens_too(serve: Serve) -> None:
 async def test_one_key_cannot_take_the_whole_queue(serve: Serve) -> None:
     server = serve(
         *("--api-key", "greedy", "--api-key", "modest", "--max-tenant-queued", "4"),
-        *("--max-running", "1", "--hash-step-delay", "0.005"),
+        *("--max-running", "1", "--hash-step-delay", "0.003"),
         key="modest",
     )
     greedy = [chat(f"greedy {k}", max_tokens=20) for k in range(12)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import struct
 import subprocess
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,38 +42,44 @@ def complaint(stderr: str) -> str:
     return ours[0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "said"),
-    [
-        (("/no/such/model",), 1, "/no/such/model does not exist"),
-        (("damaged.gguf",), 1, "damaged.gguf is damaged"),
-        ((".",), 1, "no config.json"),
-        (("hash", "--host", "0.0.0.0"), 1, "without an API key"),
-        (("hash", "--api-key-file", "empty.keys"), 1, "holds no API key"),
-        (("hash", "--config", "unknown.yaml"), 2, "unknown option 'speed'"),
-        (("hash", "--config", "broken.yaml"), 2, "not YAML"),
-        (("hash", "--config", "wrong.yaml"), 2, "'many' is not a valid integer"),
-        (("hash", "--port", "70000"), 2, "port"),
-        (("hash", "--max-queued-requests", "0"), 2, "max_queued_requests"),
-        (("hash", "--request-timeout", "nan"), 2, "request_timeout"),
-        (("hash", "--failpoint", "crash=1"), 2, "failpoints need --test-mode"),
-        (("hash", "--colour", "blue"), 2, "--colour"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_before_anything_is_started(
-    tmp_path: Path, arguments: tuple[str, ...], status: int, said: str
-) -> None:
+MISTAKES = [
+    # arguments, exit status, what the line must say
+    (("/no/such/model",), 1, "/no/such/model does not exist"),
+    (("damaged.gguf",), 1, "damaged.gguf is damaged"),
+    ((".",), 1, "no config.json"),
+    (("hash", "--host", "0.0.0.0"), 1, "without an API key"),
+    (("hash", "--api-key-file", "empty.keys"), 1, "holds no API key"),
+    (("hash", "--config", "unknown.yaml"), 2, "unknown option 'speed'"),
+    (("hash", "--config", "broken.yaml"), 2, "not YAML"),
+    (("hash", "--port", "70000"), 2, "port"),
+    (("hash", "--failpoint", "crash=1"), 2, "failpoints need --test-mode"),
+    (("hash", "--colour", "blue"), 2, "--colour"),
+]
+
+
+@pytest.fixture(scope="module")
+def attempts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Future[tuple[int, str]]]]:
+    """What came of each mistake; several are made at once, since each takes a process."""
+    directory = tmp_path_factory.mktemp("mistakes")
+    (directory / "damaged.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + b"rubbish")
+    (directory / "empty.keys").write_text("# nobody yet\n")
+    (directory / "unknown.yaml").write_text("speed: high\n")
+    (directory / "broken.yaml").write_text("port: [\n")
+    common = ("--offline", "--store", str(directory / "store"))
+    with ThreadPoolExecutor(4) as pool:
+        yield [
+            pool.submit(
+                attempt, directory, *arguments, *(() if "--port" in arguments else ("--port", "0")), *common
+            )
+            for arguments, _, _ in MISTAKES
+        ]
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)), ids=[" ".join(row[0]) for row in MISTAKES])
+def test_before_anything_is_started(attempts: list[Future[tuple[int, str]]], number: int) -> None:
     """One line and no other."""
-    (tmp_path / "damaged.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + b"rubbish")
-    (tmp_path / "empty.keys").write_text("# nobody yet\n")
-    (tmp_path / "unknown.yaml").write_text("speed: high\n")
-    (tmp_path / "broken.yaml").write_text("port: [\n")
-    (tmp_path / "wrong.yaml").write_text("max_running: many\n")
-    offline = ("--offline", "--store", str(tmp_path / "store"))
-    code, stderr = attempt(
-        tmp_path, *arguments, *(() if "--port" in arguments else ("--port", "0")), *offline
-    )
+    _, status, said = MISTAKES[number]
+    code, stderr = attempts[number].result()
     assert said in complaint(stderr)
     assert len(stderr.splitlines()) == 1, stderr
     assert code == status
