@@ -34,7 +34,6 @@ COMPATIBLE = {
     "vllm:iteration_tokens_total": "histogram",
     "vllm:request_prompt_tokens": "histogram",
     "vllm:request_generation_tokens": "histogram",
-    "vllm:iteration_tokens_total": "histogram",
     "vllm:lora_requests_info": "gauge",
 }
 """The names that dashboards and the Kubernetes inference extension look for, with their types. A counter's sample ends
