@@ -1,8 +1,9 @@
 """Milliseconds of the engine's own steps on a model, without scheduler, cache or gateway: `python -m tests.bench.model_steps`.
 
-    python -m tests.bench.model_steps MODEL_DIR [--torch] [--repeats 20]
+    python -m tests.bench.model_steps MODEL_DIR [--torch] [--seconds 5]
 
-Prints a table row for each shape of step: the least of all repeats, since whatever else runs on the machine only adds.
+Prints a table row for each shape of step: the least of what fits into so many seconds, since whatever else runs on the
+machine only adds.
 `--torch` leaves the C kernels out. The prompt of 1,500 tokens is computed in chunks of 512.
 """
 
@@ -28,7 +29,7 @@ def main() -> None:
     )
     parser.add_argument("model_dir")
     parser.add_argument("--torch", action="store_true")
-    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--threads", type=int)
     arguments = parser.parse_args()
 
@@ -55,7 +56,7 @@ def main() -> None:
         ("prompt of 1,500", chunked(1500), 1500),
     ):
         milliseconds = least(
-            lambda steps=steps: [runner.run(Plan(0, rows)) for rows in steps], arguments.repeats
+            lambda steps=steps: [runner.run(Plan(0, rows)) for rows in steps], arguments.seconds
         )
         print(f"| {label} | {milliseconds:.1f} | {tokens / milliseconds * 1000:.0f} |", flush=True)
 
@@ -87,10 +88,11 @@ def chunked(length: int) -> list[tuple[PlannedRow, ...]]:
     ]
 
 
-def least(run: Callable[[], object], repeats: int) -> float:
+def least(run: Callable[[], object], seconds: float) -> float:
+    """Milliseconds."""
     run()
-    times = []
-    for _ in range(repeats):
+    times: list[float] = []
+    while sum(times) < seconds:
         began = time.perf_counter()
         run()
         times.append(time.perf_counter() - began)
