@@ -12,7 +12,7 @@ import torch
 
 from .machine import Machine
 from .native.build import BuildError, build
-from .native.library import NativeLibrary
+from .native.kernels import NativeLibrary
 
 
 def probe() -> Machine:

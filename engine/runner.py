@@ -25,8 +25,8 @@ from .models.decoder import Decoder
 from .models.families import read_model_config
 from .models.parameters import load_parameters, stored_dtype
 from .native.build import BuildError, build
+from .native.kernels import NativeLibrary
 from .native.layers import NativeLayers
-from .native.library import NativeLibrary
 from .request import TokenLogprob
 from .sampler import NOT_FINITE, Sampler
 from .step_inputs import step_inputs

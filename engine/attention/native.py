@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..kv_pool import LayerPages
-from ..native.library import NativeLibrary
+from ..native.kernels import NativeLibrary
 from ..step_inputs import StepInputs
 from .base import HeadNorm
 

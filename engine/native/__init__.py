@@ -2,6 +2,6 @@
 
 kernels.c  the source: one file, no torch headers
 build      source to shared library, once per machine
-library    the functions of the library, typed
+kernels    its functions, typed
 layers     `engine.layers.Layers` on top of it
 """

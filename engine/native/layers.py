@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .library import NativeLibrary
+from .kernels import NativeLibrary
 
 _MOST_ROWS_WITHOUT_BFLOAT16 = 4
 

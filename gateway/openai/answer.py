@@ -15,7 +15,7 @@ from aiohttp import web
 
 from engine.backlog import Place
 
-from ..caller import Caller
+from ..caller import CALLER, Caller
 from ..config import Http, Limits
 from ..desk import Desk, Job, total
 from ..errors import explain
@@ -56,7 +56,15 @@ class Answerer:
     http: Http
     limits: Limits
 
-    async def whole(
+    async def answer(
+        self, request: web.Request, place: Place, jobs: Sequence[Job], writer: Writer, *, stream: bool
+    ) -> web.StreamResponse:
+        caller = request[CALLER]
+        if stream:
+            return await self._streamed(request, caller, place, jobs, writer)
+        return await self._whole(caller, place, jobs, writer)
+
+    async def _whole(
         self, caller: Caller, place: Place, jobs: Sequence[Job], writer: Writer
     ) -> web.StreamResponse:
         async with self.desk.submit(caller, place, jobs) as generations:
@@ -66,7 +74,7 @@ class Answerer:
         body = await self._written(tokens, lambda: writer.whole(generations, answers))
         return web.Response(body=body, content_type="application/json")
 
-    async def streamed(
+    async def _streamed(
         self, request: web.Request, caller: Caller, place: Place, jobs: Sequence[Job], writer: Writer
     ) -> web.StreamResponse:
         async with EventStream(

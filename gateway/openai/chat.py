@@ -150,9 +150,7 @@ class ChatCompletions:
                 priority=asked.priority,
             )
             writer = ChatWriter(asked, self.model, created=caller.created, fingerprint=info.model_digest[:12])
-            if asked.stream:
-                return await self.answerer.streamed(request, caller, place, [job], writer)
-            return await self.answerer.whole(caller, place, [job], writer)
+            return await self.answerer.answer(request, place, [job], writer, stream=asked.stream)
 
 
 class ChatWriter:

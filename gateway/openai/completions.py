@@ -110,9 +110,7 @@ class Completions:
             writer = CompletionWriter(
                 asked, self.model, echoes, created=caller.created, fingerprint=info.model_digest[:12]
             )
-            if asked.stream:
-                return await self.answerer.streamed(request, caller, place, jobs, writer)
-            return await self.answerer.whole(caller, place, jobs, writer)
+            return await self.answerer.answer(request, place, jobs, writer, stream=asked.stream)
 
     async def _ids(self, prompt: Prompt, info: EngineInfo) -> list[int]:
         if isinstance(prompt, str):

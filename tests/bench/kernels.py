@@ -41,7 +41,7 @@ def main() -> None:
     from engine.attention.torch import TorchAttention
     from engine.kv_pool import LayerPages
     from engine.native.build import build
-    from engine.native.library import NativeLibrary
+    from engine.native.kernels import NativeLibrary
     from engine.step_inputs import step_inputs
 
     torch.set_num_threads(arguments.threads)

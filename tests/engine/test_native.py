@@ -23,8 +23,8 @@ from engine.batch import PlannedRow
 from engine.kv_pool import LayerPages
 from engine.layers import TorchLayers
 from engine.native import build
+from engine.native.kernels import NativeLibrary
 from engine.native.layers import NativeLayers
-from engine.native.library import NativeLibrary
 from engine.step_inputs import StepInputs, step_inputs
 from tests.plans import make_sequence
 
