@@ -23,6 +23,7 @@ batch       a plan for one step and what came of it (light)
 scheduler   which sequences run next, on which pages; a pure state machine (light)
 group       its view of a request: the sequences, the tenant (light)
 waiting     its queue: who is admitted next (light)
+totals      its sums and levels, for whoever asks (light)
 single_flight, page_tables, deadlines
             its helpers: who computes a shared prefix, whose pages are whose, who is overdue (light)
 core        scheduler and runner put together: what every engine is (light)

@@ -16,8 +16,9 @@ from .errors import BadRequest
 from .failpoints import Failpoints
 from .prepare import check_request
 from .request import FailureKind, GenerationRequest, RequestFailed, StepOutput
-from .scheduler import Census, Scheduler
+from .scheduler import Scheduler
 from .throttled_log import ThrottledLog
+from .totals import Census
 
 _log = logging.getLogger(__name__)
 

@@ -12,10 +12,9 @@ its pages back at the commit. That is what a second plan in flight would need as
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cache.prefix_cache import Cursor, PrefixCache, Survey
 
@@ -24,7 +23,6 @@ from .deadlines import Deadlines
 from .group import Group, Member, Tenant
 from .page_tables import PageTables
 from .request import (
-    STEP_SIZES,
     EngineCounters,
     FailureKind,
     FinishReason,
@@ -36,6 +34,7 @@ from .request import (
 )
 from .sequence import Status
 from .single_flight import SingleFlight
+from .totals import Census, Totals
 from .waiting import WaitingQueue
 
 ABREAST = 4
@@ -49,31 +48,6 @@ class Events:
     deltas: tuple[SequenceDelta, ...]
     started: tuple[RequestStarted, ...]
     failed: tuple[RequestFailed, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Census:
-    """The state counted anew from the structures themselves. `pages_held` are outside the tree: with the free ones and
-    the tree's they make up the pool."""
-
-    counters: EngineCounters
-    pages_held: int
-    tree_nodes: int
-    tree_tokens: int
-    namespaces: int
-
-
-@dataclass(slots=True)
-class _Totals:
-    steps: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    computed_tokens: int = 0
-    generated_tokens: int = 0
-    preemptions: int = 0
-    aborted: int = 0
-    failed_checks: int = 0
-    step_sizes: list[int] = field(default_factory=lambda: [0] * (len(STEP_SIZES) + 1))
 
 
 @dataclass(slots=True)
@@ -124,7 +98,7 @@ class Scheduler:
         self._deltas: list[SequenceDelta] = []
         self._started: list[RequestStarted] = []
         self._failed: list[RequestFailed] = []
-        self._totals = _Totals()
+        self._totals = Totals()
         self._next_uid = 0
         self._blocked_at = -1  # the cache's `freed` count when somebody last found no room
 
@@ -221,8 +195,7 @@ class Scheduler:
             if member.followers or member.leading is not None or row.count > 1:
                 self._requeue(self._single_flight.advance(member))
             self._take_outcome(member, row, outcome)
-        self._totals.computed_tokens += computed
-        self._totals.step_sizes[bisect_left(STEP_SIZES, computed)] += 1
+        self._totals.computed(computed)
         self._check_idle()
 
     def fail_step(self, plan: Plan, message: str) -> None:
@@ -312,23 +285,14 @@ class Scheduler:
                     yield from _holds(member)
 
     def _counters(self, running: int, waiting: int, free: int, tree: int) -> EngineCounters:
-        totals = self._totals
-        return EngineCounters(
-            steps=totals.steps,
+        cache = self.cache
+        return self._totals.counters(
             running=running,
             waiting=waiting,
-            pages_total=self.cache.pool.total,
+            pages_total=cache.pool.total,
             pages_free=free,
             pages_tree=tree,
-            prompt_tokens=totals.prompt_tokens,
-            cached_tokens=totals.cached_tokens,
-            computed_tokens=totals.computed_tokens,
-            generated_tokens=totals.generated_tokens,
-            preemptions=totals.preemptions,
-            evicted_pages=self.cache.evicted,
-            aborted=totals.aborted,
-            failed_checks=totals.failed_checks,
-            step_sizes=tuple(totals.step_sizes),
+            evicted_pages=cache.evicted,
         )
 
     def _check_idle(self) -> None:

@@ -1,0 +1,69 @@
+"""What an engine has done since it started, counted as it happens; and the same counted anew."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+from .request import STEP_SIZES, EngineCounters
+
+
+@dataclass(slots=True)
+class Totals:
+    """The scheduler's running sums. Everything here is O(1) to update and to read."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    computed_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+    aborted: int = 0
+    failed_checks: int = 0
+    step_sizes: list[int] = field(default_factory=lambda: [0] * (len(STEP_SIZES) + 1))
+
+    def computed(self, tokens: int) -> None:
+        """A step that computed this many tokens is over."""
+        self.computed_tokens += tokens
+        self.step_sizes[bisect_left(STEP_SIZES, tokens)] += 1
+
+    def counters(
+        self,
+        *,
+        running: int,
+        waiting: int,
+        pages_total: int,
+        pages_free: int,
+        pages_tree: int,
+        evicted_pages: int,
+    ) -> EngineCounters:
+        """The sums together with the levels of now."""
+        return EngineCounters(
+            steps=self.steps,
+            running=running,
+            waiting=waiting,
+            pages_total=pages_total,
+            pages_free=pages_free,
+            pages_tree=pages_tree,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            computed_tokens=self.computed_tokens,
+            generated_tokens=self.generated_tokens,
+            preemptions=self.preemptions,
+            evicted_pages=evicted_pages,
+            aborted=self.aborted,
+            failed_checks=self.failed_checks,
+            step_sizes=tuple(self.step_sizes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """The state counted anew from the structures themselves. `pages_held` are outside the tree: with the free ones and
+    the tree's they make up the pool."""
+
+    counters: EngineCounters
+    pages_held: int
+    tree_nodes: int
+    tree_tokens: int
+    namespaces: int
