@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from .models.config import DecoderConfig
 from .models.decoder import Decoder
 from .models.families import read_model_config
 from .models.parameters import load_parameters, stored_dtype
-from .native.build import BuildError, build
+from .native.build import BuildError, NoPlace, build
 from .native.kernels import NativeLibrary
 from .native.layers import NativeLayers
 from .request import TokenLogprob
@@ -51,11 +52,8 @@ class TorchRunner:
         self._sampler = Sampler()
 
     @classmethod
-    def load(cls, config: EngineConfig, *, native_cache: Path | None = None) -> TorchRunner:
-        """Load `config.model_dir`. Raises StartError or ModelError with one line that says what to change.
-
-        C kernels are built into `native_cache` when they are not there yet: a directory of the user's by default.
-        """
+    def load(cls, config: EngineConfig) -> TorchRunner:
+        """Load `config.model_dir`. Raises StartError or ModelError with one line that says what to change."""
         if config.model_dir is None:
             raise StartError("no model directory is configured")
         directory = Path(config.model_dir)
@@ -69,8 +67,7 @@ class TorchRunner:
             digest = checkpoint.digest()
         size = page_bytes(model, page_size=config.page_size, dtype=dtype)
         pages = page_count(config, page_bytes=size, max_model_len=max_model_len, device=device)
-        cache = native_cache or Path.home() / ".cache" / "headwater" / "native"
-        attention, layers = _backends(config, model, device, cache)
+        attention, layers = _backends(config, model, device)
         return cls(
             info=RunnerInfo(
                 model_digest=digest,
@@ -187,14 +184,12 @@ def _dtype(config: EngineConfig, model: DecoderConfig, checkpoint: Checkpoint) -
     return torch.float32 if stored_dtype(model, checkpoint) == "float32" else torch.bfloat16
 
 
-def _backends(
-    config: EngineConfig, model: DecoderConfig, device: torch.device, cache: Path
-) -> tuple[Attention, Layers]:
+def _backends(config: EngineConfig, model: DecoderConfig, device: torch.device) -> tuple[Attention, Layers]:
     """C kernels where they are wanted and can be had, else torch; the log says why not."""
     if device.type != "cpu" or not config.native_kernels:
         return TorchAttention(), TorchLayers()
     try:
-        library = NativeLibrary(build(cache), threads=_threads(config))
+        library = _native_library(config)
     except (BuildError, OSError) as error:
         _log.warning("native kernels are not used, torch takes over: %s", error)
         return TorchAttention(), TorchLayers()
@@ -202,3 +197,15 @@ def _backends(
         _log.warning("native attention is not used: it cannot handle heads of width %d", model.head_dim)
         return TorchAttention(), NativeLayers(library)
     return NativeAttention(library), NativeLayers(library)
+
+
+def _native_library(config: EngineConfig) -> NativeLibrary:
+    """Built into the cache once; where that cannot be written to, built for this process alone."""
+    cache = (
+        Path(config.native_cache) if config.native_cache else Path.home() / ".cache" / "headwater" / "native"
+    )
+    try:
+        return NativeLibrary(build(cache), threads=_threads(config))
+    except NoPlace:
+        with tempfile.TemporaryDirectory(prefix="headwater-native-") as scratch:
+            return NativeLibrary(build(Path(scratch)), threads=_threads(config))

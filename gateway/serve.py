@@ -7,6 +7,7 @@ import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from aiohttp import web
 from rich.console import Console
@@ -44,7 +45,7 @@ async def serve(
     check_exposed(http)
     model = await asyncio.to_thread(open_model, reference, models, engine)
     process = EngineProcess(
-        engine_config(model.served, engine),
+        engine_config(model.served, engine, models.store),
         limits=queue_limits(limits),
     )
     stop = Stop()
@@ -88,7 +89,7 @@ def open_model(reference: str | None, models: ModelOptions, engine: EngineOption
     return ServedModel(served, tokenizer, template)
 
 
-def engine_config(served: Served, options: EngineOptions) -> EngineConfig:
+def engine_config(served: Served, options: EngineOptions, store: Path) -> EngineConfig:
     """The operator's options as the engine's own configuration."""
     hash_model = None
     if served.model_dir is None:
@@ -107,6 +108,7 @@ def engine_config(served: Served, options: EngineOptions) -> EngineConfig:
         prefix_cache=options.prefix_cache,
         threads=options.threads,
         native_kernels=options.native_kernels,
+        native_cache=str(store / "native"),
         test_mode=options.test_mode,
         failpoints=options.failpoints,
     )

@@ -20,6 +20,10 @@ class BuildError(Exception):
     """The library cannot be made here; the message is one line. Whoever asked for it goes on without."""
 
 
+class NoPlace(BuildError):
+    """The directory cannot be written to: another may do."""
+
+
 def build(directory: Path, *, machine_flags: tuple[str, ...] = NATIVE_FLAGS) -> Path:
     """The path of the library in `directory`, compiled if it is not there yet. Appears whole or not at all."""
     flags = (*_FLAGS, *machine_flags)
@@ -33,7 +37,7 @@ def build(directory: Path, *, machine_flags: tuple[str, ...] = NATIVE_FLAGS) -> 
             _compile(flags, made)
             made.replace(target)
     except OSError as error:
-        raise BuildError(f"{directory}: {error.strerror}") from error
+        raise NoPlace(f"{directory}: {error.strerror}") from error
     return target
 
 

@@ -277,14 +277,24 @@ def test_the_digest_covers_weights_config_and_tokenizer(tmp_path: Path) -> None:
 
 
 def test_without_a_compiler_torch_takes_over(
-    model_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    model_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").touch()
-    config = EngineConfig(model_dir=str(model_dir), pages=64, threads=1, device="cpu")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    config = EngineConfig(
+        model_dir=str(model_dir), pages=64, threads=1, device="cpu", native_cache=str(tmp_path / "native")
+    )
     with caplog.at_level(logging.WARNING):
-        runner = TorchRunner.load(config, native_cache=tmp_path / "file")
+        runner = TorchRunner.load(config)
     assert runner.info.attention == "torch"
     assert len(caplog.records) == 1
+
+
+def test_kernels_that_cannot_be_kept_are_built_for_one_process(model_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    config = EngineConfig(
+        model_dir=str(model_dir), pages=64, threads=1, device="cpu", native_cache=str(tmp_path / "file")
+    )
+    assert TorchRunner.load(config).info.attention == "native"
 
 
 def test_rows_and_planned_rows_agree(runner: TorchRunner) -> None:
