@@ -82,10 +82,7 @@ class ModelOptions(_Part):
 
     model_id: str | None = Field(None, description="name the model answers to; default: its own")
     extra_names: tuple[str, ...] = Field((), description="further name it answers to (repeatable)")
-    store: Path = Field(
-        default_factory=lambda: Path.home() / ".cache" / "headwater",
-        description="where pulled and imported models lie",
-    )
+    store: Path = Field(Path("~/.cache/headwater"), description="where pulled and imported models lie")
     offline: bool = Field(False, description="never reach for the network; use what is in the store")
 
 

@@ -6,6 +6,7 @@ as its default map, then the field's default). `read` makes the frozen part from
 
 from __future__ import annotations
 
+import os
 import types
 from collections.abc import Callable, Container
 from pathlib import Path
@@ -66,10 +67,23 @@ def _click_type(annotation: Any) -> tuple[click.ParamType[Any] | type | None, bo
     if annotation is bool:
         return None, False, True
     if annotation is Path:
-        return click.Path(path_type=Path), False, False
+        return _Place(path_type=Path), False, False
     if annotation is ByteSize:
         return str, False, False
     return annotation, False, False
+
+
+class _Place(click.Path):
+    """A path that may begin with `~`: in a file, the environment or after `=` no shell has expanded that."""
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        path = Path(super().convert(value, parameter, context))  # type: ignore[arg-type]
+        try:
+            return path.expanduser()
+        except RuntimeError:
+            self.fail(f"{path}: this user has no home directory, name another place", parameter, context)
 
 
 class Sections(click.Command):
@@ -112,10 +126,12 @@ def read_file(path: Path, known: set[str]) -> dict[str, Any]:
     """A YAML mapping of option names to values. Raises click.UsageError for anything else, unknown names included."""
     try:
         content = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise click.UsageError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise click.UsageError(f"{path}: {error}") from None
     except yaml.YAMLError as error:
-        raise click.UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+        raise click.UsageError(f"{path}: not YAML: {_one_line(error)}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -125,3 +141,9 @@ def read_file(path: Path, known: set[str]) -> dict[str, Any]:
     if unknown:
         raise click.UsageError(f"{path}: unknown option {unknown[0]!r}")
     return names
+
+
+def _one_line(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
+        return f"{error.problem} in line {error.problem_mark.line + 1}"
+    return " ".join(str(error).split())

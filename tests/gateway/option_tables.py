@@ -40,8 +40,6 @@ def _default(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "on" if value else "off"
-    if isinstance(value, Path):
-        value = Path("~") / value.relative_to(Path.home())
     return f"`{value}`"
 
 

@@ -24,6 +24,7 @@ class Dials(BaseModel):
     size: ByteSize | None = Field(None, description="how much")
     names: tuple[str, ...] = Field((), description="which")
     fast: bool = Field(True, description="whether")
+    place: Path = Field(Path("~/there"), description="where it lies")
 
 
 @click.command()
@@ -35,20 +36,23 @@ def show(**values: Any) -> None:
 
 
 def run(*args: str, env: dict[str, str] | None = None, expect: int = 0) -> str:
-    result = CliRunner().invoke(show, args, env=env)
+    result = CliRunner().invoke(show, args, env={"HOME": "/home/me", **(env or {})})
     assert result.exit_code == expect, result.output
     return result.output
 
 
 def test_defaults() -> None:
-    assert run() == '{"port":1,"size":null,"names":[],"fast":true}\n'
+    assert run() == '{"port":1,"size":null,"names":[],"fast":true,"place":"/home/me/there"}\n'
 
 
 def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("port: 2\nsize: 1KiB\nnames: [a, b]\nfast: false\n")
     env = {"HEADWATER_PORT": "3", "HEADWATER_NAMES": "x y"}
-    assert run("--config", str(file)) == '{"port":2,"size":1024,"names":["a","b"],"fast":false}\n'
+    assert (
+        run("--config", str(file))
+        == '{"port":2,"size":1024,"names":["a","b"],"fast":false,"place":"/home/me/there"}\n'
+    )
     assert '"port":3,"size":1024,"names":["x","y"]' in run("--config", str(file), env=env)
     assert '"port":4' in run("--config", str(file), "--port", "4", env=env)
     assert '"names":["z"]' in run("--config", str(file), "--name", "z", env=env)
@@ -82,7 +86,52 @@ def test_a_wrong_file_is_named(tmp_path: Path, text: str, complaint: str) -> Non
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    assert "No such file" in run("--config", str(tmp_path / "none.yaml"), expect=2)
+    file = tmp_path / "none.yaml"
+    assert f"{file}: No such file or directory" in run("--config", str(file), expect=2)
+
+
+def test_a_wrong_line_of_a_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("port: 1\nnames: [a\n")
+    complaint = run("--config", str(file), expect=2)
+    assert f"{file}: not YAML: expected ',' or ']'" in complaint
+    assert "in line 3" in complaint
+    assert "unicode" not in complaint
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "file"),
+    [((), {}, "{}"), (("--place=~/there",), {}, "{}"), ((), {"HEADWATER_PLACE": "~/there"}, "{}"), ((), {}, "place: ~/there")],
+)  # fmt: skip
+def test_a_place_may_be_below_home(
+    tmp_path: Path, args: tuple[str, ...], env: dict[str, str], file: str
+) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(file)
+    shown = run("--config", str(config), *args, env={"HOME": str(tmp_path), **env})
+    assert f'"place":"{tmp_path}/there"' in shown
+
+
+class TestWithoutHome:
+    """A container's user often has neither HOME nor an entry in the user database."""
+
+    @pytest.fixture(autouse=True)
+    def _nowhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def expanduser(path: Path) -> Path:
+            if str(path).startswith("~"):
+                raise RuntimeError("Could not determine home directory.")
+            return path
+
+        monkeypatch.setattr(Path, "expanduser", expanduser)
+
+    def test_a_place_that_needs_none_is_taken(self) -> None:
+        assert '"place":"/srv"' in run("--place", "/srv")
+
+    def test_a_place_that_needs_one_is_named(self) -> None:
+        complaint = run(expect=2)
+        assert "--place" in complaint
+        assert "~/there" in complaint
+        assert "no home directory" in complaint
 
 
 def test_every_dial_of_serve_is_described_and_listed_once() -> None:
