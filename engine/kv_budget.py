@@ -18,20 +18,26 @@ _HARD_SHARE = 0.8  # what one full-length sequence may take where the shares abo
 def page_count(config: EngineConfig, *, page_bytes: int, max_model_len: int, device: torch.device) -> int:
     """`pages` if set, else what `kv_bytes` holds, else a share of the memory that is available after the weights.
 
-    One sequence of `max_model_len` must fit: the automatic share is raised to that where memory allows, and StartError
-    says what to change where it does not.
+    One sequence of `max_model_len` must fit: the automatic share is raised to that where memory allows. StartError says
+    what to change where it does not, and where more is asked for than there is.
     """
     least = -(-max_model_len // config.page_size)
+    available = available_memory(device)
     if config.pages is not None:
         pages = config.pages
     elif config.kv_bytes is not None:
         pages = config.kv_bytes // page_bytes
     else:
-        pages = _automatic(least, page_bytes, available_memory(device), device)
+        pages = _automatic(least, page_bytes, available, device)
     if pages < least:
         raise StartError(
             f"{pages} KV pages of {config.page_size} tokens cannot hold one sequence of max_model_len {max_model_len}: "
             f"lower max_model_len to {pages * config.page_size} or raise the KV memory to {least * page_bytes} bytes"
+        )
+    if pages * page_bytes > available:
+        raise StartError(
+            f"{pages} KV pages need {pages * page_bytes} bytes, but only {available} are available: "
+            "lower kv_bytes or pages"
         )
     return pages
 

@@ -242,6 +242,8 @@ def test_pages_come_from_memory_when_nothing_is_set(model_dir: Path) -> None:
             "3 KV pages of 16 tokens cannot hold one sequence of max_model_len 256: lower max_model_len to 48",
         ),
         ({"pages": None, "kv_bytes": 100}, "0 KV pages"),
+        ({"pages": None, "kv_bytes": 2**47}, r"KV pages need 140\d+ bytes, but only \d+ are available"),
+        ({"pages": 2**40}, "lower kv_bytes or pages"),
         ({"max_model_len": 257}, "more than the model's own 256"),
         ({"model_dir": None}, "no model directory"),
         ({"model_dir": "/nonexistent"}, "No such file"),
