@@ -80,11 +80,13 @@ def pull(model: str | None, store: Path, offline: bool) -> None:
 @click.option("--model", help="model; default: the first the server lists")
 @click.option("--key", envvar="OPENAI_API_KEY", help="API key")
 @click.option("--system", help="system message")
-def chat(url: str, model: str | None, key: str | None, system: str | None) -> None:
+@click.option("--temperature", type=float, default=0.7, show_default=True, help="0 takes the likeliest")
+@click.option("--max-tokens", type=int, default=512, show_default=True, help="most tokens of an answer")
+def chat(**options: Any) -> None:
     """Talk to a running server in the terminal."""
     from .chat_cli import ChatOptions, run_chat
 
-    run_chat(ChatOptions(url=url, model=model, key=key, system=system))
+    run_chat(ChatOptions(**options))
 
 
 @cli.command(short_help="Put load on a server and measure.")

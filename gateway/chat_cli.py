@@ -26,12 +26,18 @@ _PROMPT = "> "
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """`model` None is the first the server lists. `timeout` is for one answer, in seconds."""
+    """`model` None is the first the server lists. `timeout` is for one answer, in seconds.
+
+    Small models wander at the API's own temperature of 1, repeat themselves near 0, and may do either until the context
+    is full: hence these defaults.
+    """
 
     url: str = "http://127.0.0.1:8000/v1"
     model: str | None = None
     key: str | None = None
     system: str | None = None
+    temperature: float = 0.7
+    max_tokens: int = 512
     timeout: float = 600.0
 
 
@@ -166,6 +172,8 @@ class _Conversation:
         body = {
             "model": self.model,
             "messages": [*self._messages, {"role": "user", "content": question}],
+            "temperature": self._options.temperature,
+            "max_tokens": self._options.max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
         }

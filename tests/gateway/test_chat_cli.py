@@ -46,6 +46,13 @@ def test_streams_and_remembers() -> None:
     assert [m["content"] for m in server.bodies[1]["messages"]] == ["Be kind.", "hi", "Hello you", "again"]
 
 
+def test_asks_for_likely_words_and_no_more_than_wanted() -> None:
+    _, server = chat(lambda _: HELLO, ["hi"])
+    assert (server.bodies[0]["temperature"], server.bodies[0]["max_tokens"]) == (0.7, 512)
+    _, server = chat(lambda _: HELLO, ["hi"], temperature=1.0, max_tokens=7)
+    assert (server.bodies[0]["temperature"], server.bodies[0]["max_tokens"]) == (1.0, 7)
+
+
 def test_commands() -> None:
     shown, server = chat(lambda _: HELLO, ["hi", "/reset", "/what", "anew", "/exit", "never"])
     assert [[m["content"] for m in body["messages"]] for body in server.bodies] == [["hi"], ["anew"]]
