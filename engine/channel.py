@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import msgspec
 import zmq
 
-from .errors import ChannelError
+from .errors import ChannelError, StartError
 from .request import ToClient, ToEngine
 
 log = logging.getLogger(__name__)
@@ -54,9 +54,14 @@ class Channel(Generic[Sent, Received]):
 
     @staticmethod
     def bind(path: Path) -> Channel[ToEngine, ToClient]:
-        """The client's end, at a path in a directory that only this user can enter. Raises ChannelError."""
+        """The client's end, at a path in a directory that only this user can enter.
+
+        Raises StartError if the path will never do, else ChannelError.
+        """
         if len(bytes(path)) > MAX_SOCKET_PATH:
-            raise ChannelError(f"{path} is too long for a Unix socket ({MAX_SOCKET_PATH} bytes)")
+            raise StartError(
+                f"{path} is too long for a Unix socket ({MAX_SOCKET_PATH} bytes): set TMPDIR to a shorter path"
+            )
         channel = Channel[ToEngine, ToClient](msgspec.msgpack.Decoder(ToClient), linger=0)
         try:
             channel._socket.bind(f"ipc://{path}")

@@ -65,7 +65,7 @@ class Child:
     async def spawn(
         cls, config: EngineConfig, *, on_message: Callable[[ToClient], None], on_beat: Callable[[Beat], None]
     ) -> Child:
-        """Raises ChannelError or OSError, and then leaves nothing behind. Must not be cancelled."""
+        """Raises StartError, ChannelError or OSError, and then leaves nothing behind. Must not be cancelled."""
         return cls(await asyncio.to_thread(_start, config), on_message, on_beat)
 
     def send(self, message: ToEngine) -> bool:

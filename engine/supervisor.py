@@ -154,8 +154,10 @@ class Supervisor:
         vitals = Vitals(self._watchdog, time.monotonic())
         try:
             child = await Child.spawn(self._config, on_message=self._receive, on_beat=self._feel)
-        except (OSError, ChannelError) as error:
-            return _Death(f"cannot start the engine process: {error}")
+        except (OSError, ChannelError, StartError) as error:
+            return _Death(
+                f"cannot start the engine process: {error}", permanent=isinstance(error, StartError)
+            )
         log.info("engine process %d started", child.pid)
         self._life = life = _Life(child, vitals)
         try:

@@ -101,6 +101,17 @@ def test_an_engine_that_cannot_start_takes_the_server_along(
     assert code == 1
 
 
+def test_a_temporary_directory_too_deep_for_a_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    monkeypatch.setenv("TMPDIR", str(deep))
+    code, stderr = attempt(tmp_path, "hash", "--port", "0")
+    assert "too long for a Unix socket" in complaint(stderr)
+    assert "TMPDIR" in complaint(stderr)
+    assert code == 1
+    assert not list(deep.iterdir())
+
+
 def test_a_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

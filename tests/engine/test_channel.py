@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from engine import channel as channel_module
 from engine.channel import MAX_FRAMES_IN_FLIGHT, Channel
-from engine.errors import ChannelError
+from engine.errors import ChannelError, StartError
 from engine.request import (
     Abort,
     AskState,
@@ -187,7 +187,7 @@ def test_an_overlong_frame_is_refused_before_it_is_sent(ends: Ends, monkeypatch:
 
 
 def test_a_path_too_long_for_a_socket_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ChannelError, match="too long"):
+    with pytest.raises(StartError, match="too long"):
         Channel.bind(tmp_path / ("x" * 120))
 
 
