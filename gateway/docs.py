@@ -141,11 +141,17 @@ def _fields(schema: dict[str, Any]) -> str:
     required = set(schema.get("required", ()))
     rows = []
     for name, field in schema["properties"].items():
-        note = "required" if name in required else f"default {field.get('default')!r}"
+        note = "required" if name in required else _default(field)
         limits = _limits(field)
         text = escape(", ".join(filter(None, (note, limits, field.get("description", "")))))
         rows.append(f"<tr><td>{escape(name)}<td>{escape(_type(field))}<td>{text}")
     return f"<table>{''.join(rows)}</table>"
+
+
+def _default(field: dict[str, Any]) -> str:
+    """As it is written in JSON; empty if the field is simply absent."""
+    default = field.get("default")
+    return "" if default is None else f"default {orjson.dumps(default).decode()}"
 
 
 def _type(field: dict[str, Any]) -> str:

@@ -197,4 +197,6 @@ async def test_docs_describe_what_is_routed_and_load_nothing(gateway: Gateway) -
         page = await response.text()
     assert "/v1/chat/completions" in page
     assert "temperature" in page
+    assert "default false" in page
+    assert not re.search(r"default (None|True|False|null)", page), "a reader of the page writes JSON"
     assert not re.search(r"(src|href|url)\s*[=(]", page)
