@@ -163,9 +163,13 @@ def _start(config: EngineConfig) -> _Parts:
 
 
 def _with_absolute_paths(config: EngineConfig) -> EngineConfig:
-    if config.model_dir is None:
-        return config
-    return msgspec.structs.replace(config, model_dir=str(Path(config.model_dir).absolute()))
+    return msgspec.structs.replace(
+        config, model_dir=_absolute(config.model_dir), native_cache=_absolute(config.native_cache)
+    )
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).absolute())
 
 
 def describe_exit(returncode: int) -> str:
