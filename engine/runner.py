@@ -200,12 +200,18 @@ def _backends(config: EngineConfig, model: DecoderConfig, device: torch.device) 
 
 
 def _native_library(config: EngineConfig) -> NativeLibrary:
-    """Built into the cache once; where that cannot be written to, built for this process alone."""
-    cache = (
-        Path(config.native_cache) if config.native_cache else Path.home() / ".cache" / "headwater" / "native"
-    )
+    """Built into the cache once; where there is none that can be written to, built for this process alone."""
     try:
-        return NativeLibrary(build(cache), threads=_threads(config))
+        return NativeLibrary(build(_native_cache(config)), threads=_threads(config))
     except NoPlace:
         with tempfile.TemporaryDirectory(prefix="headwater-native-") as scratch:
             return NativeLibrary(build(Path(scratch)), threads=_threads(config))
+
+
+def _native_cache(config: EngineConfig) -> Path:
+    if config.native_cache is not None:
+        return Path(config.native_cache)
+    try:
+        return Path.home() / ".cache" / "headwater" / "native"
+    except RuntimeError:  # a user without a home
+        raise NoPlace("no native_cache is configured, and there is no home directory") from None

@@ -16,7 +16,7 @@ def start_plan(info: EngineInfo) -> str:
         ("weights", f"{_size(info.weight_bytes)}, ready after {info.load_seconds:.1f} s"),
         ("KV cache", f"{_size(cache)}: {info.pages:,} pages of {info.page_size} tokens = {tokens:,} tokens"),
         ("context", f"{info.max_model_len:,} tokens a sequence"),
-        ("batch", f"{batch}; {together} sequences of full length fit in the cache"),
+        ("batch", f"{batch}; the cache holds {together} of full length"),
     ]
     return "\n".join(f"  {name:<9} {value}" for name, value in rows)
 

@@ -299,6 +299,15 @@ def test_kernels_that_cannot_be_kept_are_built_for_one_process(model_dir: Path, 
     assert TorchRunner.load(config).info.attention == "native"
 
 
+def test_a_user_without_a_home_has_kernels(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    config = EngineConfig(model_dir=str(model_dir), pages=64, threads=1, device="cpu")
+    assert TorchRunner.load(config).info.attention == "native"
+
+
 def test_rows_and_planned_rows_agree(runner: TorchRunner) -> None:
     """A row that is not to sample brings no token."""
     sequence = make_sequence(0, prompt(10, 3), [0])
