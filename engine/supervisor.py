@@ -133,8 +133,8 @@ class Supervisor:
                 death = await self._live_once()
                 if death is None:
                     return
-                delay = self._restarts.crashed(time.monotonic())
-                if death.permanent or delay is None:
+                delay = self._delay_after(death)
+                if delay is None:
                     self._become("failed", self._why_given_up(death))
                     return
                 self._retry_at = time.monotonic() + delay + SOONEST_RETRY
@@ -143,6 +143,12 @@ class Supervisor:
         except Exception:
             log.exception("the supervisor of the engine ended")
             self._become("failed", "the supervisor of the engine ended by a bug; see the log")
+
+    def _delay_after(self, death: _Death) -> float | None:
+        """Seconds until the next start; None for no more. What has served once may do so again as it is configured."""
+        if not death.permanent:
+            return self._restarts.crashed(time.monotonic())
+        return None if self.info is None else self._restarts.refused()
 
     def _why_given_up(self, death: _Death) -> str:
         if death.permanent:
@@ -246,7 +252,7 @@ class _Life:
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """Of an engine process. `permanent`: another start would end the same way."""
+    """Of an engine process. `permanent`: another start would end the same way, as far as the engine can tell."""
 
     reason: str
     permanent: bool = False

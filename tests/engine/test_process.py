@@ -296,6 +296,20 @@ async def test_a_killed_engine_fails_its_streams_at_once_and_comes_back() -> Non
         assert await right(engine, "r0")
 
 
+async def test_what_has_served_is_started_again_until_it_can() -> None:
+    """As when the disk with the model is away for a while."""
+    async with running(restarts=RestartPolicy(limit=1, longest=0.01)) as engine:
+        supervisor = engine._supervisor
+        supervisor._config = EngineConfig(hash_model=HashModelConfig(), max_step_tokens=1, max_running=2)
+        os.kill(pid_of(engine), signal.SIGKILL)
+        await until(lambda: engine.health.restarts > 3, 20)
+        assert engine.health.status == "restarting"
+        assert "cannot advance" in engine.health.detail
+        supervisor._config = CONFIG
+        await engine.ready()
+        assert await right(engine)
+
+
 async def test_a_frozen_engine_is_noticed_and_replaced() -> None:
     async with running() as engine:
         stream = submit(engine, request("a", ENDLESS))

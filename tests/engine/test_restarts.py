@@ -15,3 +15,12 @@ def test_delays_have_a_bound() -> None:
 def test_crashes_long_ago_are_forgotten() -> None:
     restarts = Restarts(RestartPolicy(window=10))
     assert [restarts.crashed(now) for now in (0, 9, 20, 40)] == [0, 1, 0, 0]
+
+
+def test_refusals_grow_to_a_bound_are_never_too_many_and_are_no_crashes() -> None:
+    restarts = Restarts(RestartPolicy(limit=1, longest=8.0))
+    assert [restarts.refused() for _ in range(6)] == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
+    assert min(restarts.refused() for _ in range(2000)) == 8.0
+    assert restarts.crashed(0.0) == 0.0
+    assert restarts.refused() == 1.0
+    assert restarts.total == 2008
