@@ -72,3 +72,14 @@ def check_config(config: EngineConfig) -> None:
         raise StartError(f"watermark is a share of the pages, from 0 to below 1, not {config.watermark}")
     if config.failpoints and not config.test_mode:
         raise StartError("failpoints exist in test mode only")
+
+
+def context_of(config: EngineConfig, *, longest: int) -> int:
+    """Tokens of the longest sequence: `max_model_len` if set, else the model's own. Raises StartError above that."""
+    if config.max_model_len is None:
+        return longest
+    if config.max_model_len > longest:
+        raise StartError(
+            f"max_model_len {config.max_model_len} is more than the model's own {longest} positions"
+        )
+    return config.max_model_len

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .batch import Plan, PlannedRow, RowResult, RunnerInfo, StepResult
-from .config import EngineConfig
+from .config import EngineConfig, context_of
 from .errors import StartError
+from .kv_budget import check_affordable, host_memory
 from .request import SamplingParams, TokenLogprob
 from .sequence import Sequence
 
@@ -125,7 +126,8 @@ class HashRunner:
     """Carries out plans on one array of words. Penalties, logit bias and filters have nothing to act on here."""
 
     def __init__(self, config: EngineConfig) -> None:
-        """Raises StartError if the configuration names no hash model or one too small for bytes and specials."""
+        """Raises StartError if the configuration names no hash model, one too small for bytes and specials, or pages or
+        a context that cannot be had."""
         model = config.hash_model
         if model is None:
             raise StartError("the hash runner needs a hash model in its configuration")
@@ -134,7 +136,9 @@ class HashRunner:
                 f"the hash model's vocabulary has {END_OF_TEXT + 1} tokens, not {model.vocab_size}"
             )
         self._size = config.page_size
+        max_model_len = context_of(config, longest=model.max_model_len)
         pages = _page_count(config)
+        check_affordable(pages, page_bytes=8 * self._size, available=host_memory())
         self._words: Words = np.full((pages, self._size), POISON, dtype=np.uint64)  # [P, S]
         ordinals = -(-model.max_model_len // self._size)
         self._weights: Words = 2 * np.arange(ordinals * self._size, dtype=np.uint64) + np.uint64(1)
@@ -149,7 +153,7 @@ class HashRunner:
         self._info = RunnerInfo(
             model_digest="hash-model-1",
             vocab_size=model.vocab_size,
-            max_model_len=min(config.max_model_len or model.max_model_len, model.max_model_len),
+            max_model_len=max_model_len,
             page_size=self._size,
             pages=pages,
             page_bytes=8 * self._size,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from .config import EngineConfig
 from .errors import StartError
+
+if TYPE_CHECKING:
+    import torch
 
 _CPU_MOST = 4 * 2**30
 _CPU_SHARE = 0.2
@@ -34,19 +36,31 @@ def page_count(config: EngineConfig, *, page_bytes: int, max_model_len: int, dev
             f"{pages} KV pages of {config.page_size} tokens cannot hold one sequence of max_model_len {max_model_len}: "
             f"lower max_model_len to {pages * config.page_size} or raise the KV memory to {least * page_bytes} bytes"
         )
+    check_affordable(pages, page_bytes=page_bytes, available=available)
+    return pages
+
+
+def check_affordable(pages: int, *, page_bytes: int, available: int) -> None:
+    """Raises StartError if so many pages take more than the `available` bytes."""
     if pages * page_bytes > available:
         raise StartError(
             f"{pages} KV pages need {pages * page_bytes} bytes, but only {available} are available: "
             "lower kv_bytes or pages"
         )
-    return pages
 
 
 def available_memory(device: torch.device) -> int:
     """Bytes that could be allocated on the device now, on Linux."""
     if device.type == "cuda":
+        import torch  # noqa: PLC0415 - whoever has such a device has loaded it; the hash model does without
+
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)
+    return host_memory()
+
+
+def host_memory() -> int:
+    """Bytes that this machine could allocate now, on Linux."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

@@ -15,7 +15,7 @@ from .attention.base import Attention
 from .attention.native import NativeAttention
 from .attention.torch import TorchAttention
 from .batch import Plan, PlannedRow, RowResult, RunnerInfo, StepResult
-from .config import EngineConfig
+from .config import EngineConfig, context_of
 from .errors import StartError
 from .kv_budget import page_count
 from .kv_pool import KVPool, page_bytes
@@ -60,7 +60,7 @@ class TorchRunner:
         torch.set_num_threads(_threads(config))
         device = _device(config)
         model = read_model_config(directory / "config.json")
-        max_model_len = _max_model_len(config, model)
+        max_model_len = context_of(config, longest=model.max_positions)
         with Checkpoint(directory) as checkpoint:
             dtype = _dtype(config, model, checkpoint)
             parameters = load_parameters(model, checkpoint, dtype=dtype, device=device)
@@ -158,16 +158,6 @@ def _prompt_tokens(row: PlannedRow) -> list[int]:
 
 def _threads(config: EngineConfig) -> int:
     return config.threads or len(os.sched_getaffinity(0))
-
-
-def _max_model_len(config: EngineConfig, model: DecoderConfig) -> int:
-    if config.max_model_len is None:
-        return model.max_positions
-    if config.max_model_len > model.max_positions:
-        raise StartError(
-            f"max_model_len {config.max_model_len} is more than the model's own {model.max_positions} positions"
-        )
-    return config.max_model_len
 
 
 def _device(config: EngineConfig) -> torch.device:

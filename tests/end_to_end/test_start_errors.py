@@ -89,6 +89,8 @@ def test_before_anything_is_started(attempts: list[Future[tuple[int, str]]], num
     ("flags", "said"),
     [
         (("--kv-bytes", "16"), "KV memory"),
+        (("--kv-bytes", "99TiB"), "are available"),
+        (("--max-model-len", "99999999"), "more than the model's own 32768 positions"),
         (("--max-step-tokens", "8"), "cannot advance"),
         (("--test-mode", "--failpoint", "explode=1"), "explode"),
     ],

@@ -241,5 +241,18 @@ def test_refuses_a_configuration_that_is_not_its_own(config: EngineConfig) -> No
         HashRunner(config)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kv_bytes": 99 * 2**40}, "KV pages need .* bytes, but only .* are available"),
+        ({"pages": 10**15}, "KV pages need .* bytes, but only .* are available"),
+        ({"max_model_len": 99_999_999}, "more than the model's own 32768 positions"),
+    ],
+)
+def test_refuses_more_than_there_is(options: dict[str, int], said: str) -> None:
+    with pytest.raises(StartError, match=said):
+        HashRunner(EngineConfig(hash_model=HashModelConfig(), **options))  # type: ignore[arg-type]
+
+
 def test_adapter_words_differ() -> None:
     assert len({adapter_word(digest) for digest in (b"", b"a", b"b", b"\0", b"ab")}) == 5
