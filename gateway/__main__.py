@@ -28,8 +28,7 @@ def cli() -> None:
 def _load_file(context: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
     """Make the YAML file the command's default map: below flags and environment, above the built-in defaults."""
     if path is not None:
-        known = {name for part in SERVE_PARTS for name in part.model_fields}
-        context.default_map = read_file(path, known)
+        context.default_map = read_file(path, *SERVE_PARTS)
     return path
 
 

@@ -58,8 +58,7 @@ def _flag(name: str, *, multiple: bool) -> str:
 
 def _click_type(annotation: Any) -> tuple[click.ParamType[Any] | type | None, bool, bool]:
     """The click type of an annotation, whether it repeats, and whether it is an on/off flag."""
-    if get_origin(annotation) in (Union, types.UnionType):
-        annotation = next(a for a in get_args(annotation) if a is not type(None))
+    annotation = _required(annotation)
     if get_origin(annotation) is Literal:
         return click.Choice(get_args(annotation)), False, False
     if get_origin(annotation) is tuple:
@@ -71,6 +70,13 @@ def _click_type(annotation: Any) -> tuple[click.ParamType[Any] | type | None, bo
     if annotation is ByteSize:
         return str, False, False
     return annotation, False, False
+
+
+def _required(annotation: Any) -> Any:
+    """The annotation without its None."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return next(a for a in get_args(annotation) if a is not type(None))
+    return annotation
 
 
 class _Place(click.Path):
@@ -122,8 +128,13 @@ def read(part: type[PartT], values: dict[str, Any]) -> PartT:
         raise click.UsageError(where + first["msg"].removeprefix("Value error, ")) from None
 
 
-def read_file(path: Path, known: set[str]) -> dict[str, Any]:
-    """A YAML mapping of option names to values. Raises click.UsageError for anything else, unknown names included."""
+def read_file(path: Path, *parts: type[BaseModel]) -> dict[str, Any]:
+    """A YAML mapping of the parts' option names to values; those that are null are left out.
+
+    A single string may stand for a list. Raises click.UsageError for anything else, unknown names and values of another
+    type included. Whether a value is in its range is up to `read`.
+    """
+    kinds = {name: _required(field.annotation) for part in parts for name, field in part.model_fields.items()}
     try:
         content = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
@@ -137,10 +148,35 @@ def read_file(path: Path, known: set[str]) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise click.UsageError(f"{path}: expected a mapping of option names to values")
     names = {str(key).replace("-", "_"): value for key, value in content.items()}
-    unknown = sorted(names.keys() - known)
+    unknown = sorted(names.keys() - kinds.keys())
     if unknown:
         raise click.UsageError(f"{path}: unknown option {unknown[0]!r}")
-    return names
+    return {
+        name: _of_file(path, name, value, kinds[name]) for name, value in names.items() if value is not None
+    }
+
+
+_YAML_KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "true or false"),
+    int: ((int, str), "a whole number"),
+    float: ((int, float, str), "a number"),
+    ByteSize: ((int, str), "a size such as 2GiB"),
+}
+"""What stands for a kind of value in a file, and how that is called; a string for all others. YAML 1.1, which
+PyYAML reads, takes numbers such as `1e-3` for strings: click makes numbers of those."""
+
+
+def _of_file(path: Path, name: str, value: Any, kind: Any) -> Any:
+    """The value as click takes it. click would make a number of `true` and text of anything."""
+    if get_origin(kind) is tuple:
+        values = value if isinstance(value, list) else [value]
+        if all(isinstance(each, str) for each in values):
+            return values
+        raise click.UsageError(f"{path}: {name}: expected a list of strings")
+    accepted, called = _YAML_KINDS.get(kind, ((str,), "a string"))
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        raise click.UsageError(f"{path}: {name}: expected {called}")
+    return value
 
 
 def _one_line(error: yaml.YAMLError) -> str:

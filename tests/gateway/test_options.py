@@ -25,11 +25,12 @@ class Dials(BaseModel):
     names: tuple[str, ...] = Field((), description="which")
     fast: bool = Field(True, description="whether")
     place: Path = Field(Path("~/there"), description="where it lies")
+    wait: float | None = Field(None, description="how long")
 
 
 @click.command()
 @click.option("--config", type=click.Path(path_type=Path), is_eager=True, expose_value=False,
-              callback=lambda context, _, path: path and setattr(context, "default_map", read_file(path, set(Dials.model_fields))))  # fmt: skip
+              callback=lambda context, _, path: path and setattr(context, "default_map", read_file(path, Dials)))  # fmt: skip
 @options_of(Dials)
 def show(**values: Any) -> None:
     click.echo(read(Dials, values).model_dump_json())
@@ -42,7 +43,7 @@ def run(*args: str, env: dict[str, str] | None = None, expect: int = 0) -> str:
 
 
 def test_defaults() -> None:
-    assert run() == '{"port":1,"size":null,"names":[],"fast":true,"place":"/home/me/there"}\n'
+    assert run() == '{"port":1,"size":null,"names":[],"fast":true,"place":"/home/me/there","wait":null}\n'
 
 
 def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None
     env = {"HEADWATER_PORT": "3", "HEADWATER_NAMES": "x y"}
     assert (
         run("--config", str(file))
-        == '{"port":2,"size":1024,"names":["a","b"],"fast":false,"place":"/home/me/there"}\n'
+        == '{"port":2,"size":1024,"names":["a","b"],"fast":false,"place":"/home/me/there","wait":null}\n'
     )
     assert '"port":3,"size":1024,"names":["x","y"]' in run("--config", str(file), env=env)
     assert '"port":4' in run("--config", str(file), "--port", "4", env=env)
@@ -77,12 +78,30 @@ def test_a_wrong_value_is_named(args: tuple[str, ...], complaint: str) -> None:
         ("prot: 1\n", "unknown option 'prot'"),
         ("- a\n", "expected a mapping"),
         ("port: [\n", "not YAML"),
+        ("port: true\n", "c.yaml: port: expected a whole number"),
+        ("port: 1.5\n", "c.yaml: port: expected a whole number"),
+        ("port: [1]\n", "c.yaml: port: expected a whole number"),
+        ("size: true\n", "c.yaml: size: expected a size such as 2GiB"),
+        ("wait: true\n", "c.yaml: wait: expected a number"),
+        ("fast: 2\n", "c.yaml: fast: expected true or false"),
+        ("place: 1\n", "c.yaml: place: expected a string"),
+        ("names: {a: b}\n", "c.yaml: names: expected a list of strings"),
+        ("names: [a, 1]\n", "c.yaml: names: expected a list of strings"),
+        ("names: true\n", "c.yaml: names: expected a list of strings"),
     ],
 )
 def test_a_wrong_file_is_named(tmp_path: Path, text: str, complaint: str) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(text)
     assert complaint in run("--config", str(file), expect=2)
+
+
+def test_a_file_may_name_one_value_for_a_list_and_null_for_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("names: abc\nport: null\nwait: 2e-3\nsize: 64\n")
+    shown = run("--config", str(file))
+    assert '"port":1,"size":64,"names":["abc"]' in shown
+    assert '"wait":0.002' in shown
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
