@@ -7,10 +7,14 @@ singular and may be repeated. Frozen, and handed out in parts: nobody below `ser
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator, model_validator
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
+"""RFC 6454, section 6.2: compared character by character, so any other spelling would match no page."""
 
 
 class _Part(BaseModel):
@@ -76,6 +80,14 @@ class Http(_Part):
                 raise ValueError("an API key is printable ASCII without blanks")
         return keys
 
+    @field_validator("cors_origins")
+    @classmethod
+    def _as_browsers_send_them(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError("an origin is '*' or scheme://host[:port], in lower case and without a path")
+        return origins
+
 
 class ModelOptions(_Part):
     """Which model, and the names it answers to."""
@@ -84,6 +96,14 @@ class ModelOptions(_Part):
     extra_names: tuple[str, ...] = Field((), description="further name it answers to (repeatable)")
     store: Path = Field(Path("~/.cache/headwater"), description="where pulled and imported models lie")
     offline: bool = Field(False, description="never reach for the network; use what is in the store")
+
+    @field_validator("model_id", "extra_names")
+    @classmethod
+    def _named(cls, names: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+        for name in (names,) if isinstance(names, str) else names or ():
+            if not name.strip():
+                raise ValueError("the name of a model cannot be empty")
+        return names
 
 
 class EngineOptions(_Part):

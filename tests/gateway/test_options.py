@@ -170,6 +170,28 @@ def test_failpoints_need_test_mode() -> None:
     assert "--test-mode" in result.output
 
 
+@pytest.mark.parametrize(
+    ("flag", "value", "said"),
+    [
+        ("--model-id", "", "model_id: the name of a model cannot be empty"),
+        ("--extra-name", " ", "extra_names: the name of a model cannot be empty"),
+        *(
+            ("--cors-origin", origin, "cors_origins: an origin is")
+            for origin in ("", "foo", "foo:80", "http://", "http://a/", "http://A", "http://a:", "http://a b")
+        ),
+    ],
+)
+def test_what_could_never_match_is_refused(flag: str, value: str, said: str) -> None:
+    result = CliRunner().invoke(cli, ["serve", "hash", flag, value])
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+def test_origins() -> None:
+    origins = ("*", "http://a", "https://a.example:8443", "http://[::1]:3000", "chrome-extension://abc")
+    assert Http(cors_origins=origins).cors_origins == origins
+
+
 class TestKeyFile:
     def test_keys_join_those_of_the_flags(self, tmp_path: Path) -> None:
         file = tmp_path / "keys"
