@@ -44,7 +44,10 @@ class Prompts:
         template = self._model.template
         if template is None:
             raise ApiError(
-                400, f"The model '{self._model.id}' has no chat template; use /v1/completions.", param="model"
+                400,
+                f"The model '{self._model.id}' has no chat template; use /v1/completions.",
+                param="model",
+                code="no_chat_template",
             )
         texts = [content for m in messages if isinstance(content := m.get("content"), str)]
         await self._probe(texts, context, param="messages")
@@ -93,7 +96,7 @@ class Prompts:
         beginning = "".join(texts)[:budget]
         ids = await self._run(lambda: self._model.tokenizer.encode(beginning, add_special=False), budget)
         if len(ids) > context + PROBE_SLACK:
-            raise too_long(f"more than {context} tokens", context, param=param)
+            raise too_long(f"at least {len(ids) - PROBE_SLACK} tokens", context, param=param)
 
     async def _run(self, work: Callable[[], T], chars: int) -> T:
         return work() if chars <= INLINE_CHARS else await self._threads.run(work)
@@ -101,8 +104,10 @@ class Prompts:
 
 def check_fits(prompt: int, context: int, *, param: str, completion: int = 1) -> None:
     """Raises InvalidRequest (context_length_exceeded) unless prompt and completion fit into the context together."""
-    if prompt + 1 > context:
+    if prompt > context:
         raise too_long(f"{prompt} tokens", context, param=param)
+    if prompt == context:
+        raise too_long(f"{prompt} tokens, which leaves no room for an answer", context, param=param)
     if prompt + completion > context:
         raise InvalidRequest(
             f"This model's maximum context length is {context} tokens. However, you requested "

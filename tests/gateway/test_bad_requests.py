@@ -321,6 +321,26 @@ async def test_the_context_message_is_the_one_clients_look_for(gateway: Gateway)
     )
 
 
+@pytest.mark.parametrize(
+    ("prompt", "resulted"),
+    [
+        ("x" * 2048, "resulted in 2048 tokens, which leaves no room for an answer. "),
+        ([65] * 2048, "resulted in 2048 tokens, which leaves no room for an answer. "),
+        ("x" * 2049, "resulted in 2049 tokens. "),
+        ("x" * 300_000, f"resulted in at least {16 * 2048 - 64} tokens. "),
+    ],
+    ids=["full", "full of ids", "one too many", "far too many"],
+)
+async def test_the_context_message_says_how_much_was_asked(
+    gateway: Gateway, prompt: str | list[int], resulted: str
+) -> None:
+    status, body = await gateway.post(TEXT, {"model": MODEL, "prompt": prompt})
+    assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
+    assert (
+        f"maximum context length is 2048 tokens. However, your prompt {resulted}" in body["error"]["message"]
+    )
+
+
 async def test_a_text_far_too_long_is_not_tokenised_whole(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:

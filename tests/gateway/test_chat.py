@@ -195,7 +195,7 @@ async def test_token_ids_on_request(gateway: Gateway) -> None:
 async def test_a_model_that_cannot_chat(start: Start) -> None:
     gateway = await start(template=False)
     status, body = await gateway.post(PATH, {"model": MODEL, "messages": [{"role": "user", "content": "x"}]})
-    assert (status, body["error"]["param"]) == (400, "model")
+    assert (status, body["error"]["param"], body["error"]["code"]) == (400, "model", "no_chat_template")
 
 
 async def test_the_official_client_reads_it(gateway: Gateway) -> None:
