@@ -73,7 +73,7 @@ class Supervisor:
 
     async def stop(self) -> None:
         """End the engine. Leaves no process, socket or directory. Idempotent."""
-        self._become("stopped", "stopped")
+        self._become("stopped", "it was told to")
         self._stopping.set()
         if self._task is not None:
             await self._task

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -42,10 +45,27 @@ async def first_model(session: aiohttp.ClientSession, url: str) -> str:
             await raise_for_status(response)
             models = orjson.loads(await response.read())["data"]
             return str(models[0]["id"])
-    except aiohttp.ClientError as error:
-        raise ApiError(f"cannot reach {url}: {error}") from error
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise ApiError(f"cannot reach {url}: {reason(error)}") from error
     except (ValueError, LookupError, TypeError) as error:
         raise ApiError(f"{url}/models does not list a model") from error
+
+
+def reason(error: aiohttp.ClientError | TimeoutError) -> str:
+    """Why there is no answer, in words for the user; host and port too if there was no connection at all."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        host = f"[{error.host}]" if error.host and ":" in error.host else error.host
+        return f"{_cause(error.os_error)} ({host}:{error.port})"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return str(error) or type(error).__name__
+
+
+def _cause(error: OSError) -> str:
+    """asyncio gives a failed connect words of its own; TLS and name lookup number their errors otherwise."""
+    if error.errno is None or isinstance(error, ssl.SSLError | socket.gaierror):
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
 
 
 async def raise_for_status(response: aiohttp.ClientResponse) -> None:

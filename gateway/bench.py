@@ -25,7 +25,7 @@ import orjson
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from .api_client import ApiError, base_url, error_message, first_model, open_session
+from .api_client import ApiError, base_url, error_message, first_model, open_session, reason
 
 _WORDS = (
     *("amber", "basket", "candle", "desert", "ember", "forest", "glacier", "hammer", "island", "jacket"),
@@ -159,7 +159,7 @@ def render(report: LoadReport) -> RenderableType:
     ):
         if d is not None:
             times.add_row(name, *(f"{ms:.1f}" for ms in (d.mean, d.p50, d.p90, d.p95, d.p99, d.max)))
-    return Group(totals, times)
+    return Group(totals, times) if times.row_count else totals
 
 
 # ---- the load --------------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class _Client:
         except TimeoutError:
             self._record.errors["timeout"] += 1
         except aiohttp.ClientError as error:
-            self._record.errors[f"connection: {type(error).__name__}"] += 1
+            self._record.errors[f"connection: {reason(error)}"] += 1
         else:
             self._record.add(flight, due)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from .api_client import ApiError, base_url, first_model, open_session, raise_for_status, stream_events
+from .api_client import ApiError, base_url, first_model, open_session, raise_for_status, reason, stream_events
 
 with contextlib.suppress(ImportError):
     import readline  # noqa: F401 - gives `input` its line editing and history
@@ -190,4 +190,4 @@ class _Conversation:
                             answer.add(text)
                             write(text)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise ApiError(f"no connection to {url}: {error or type(error).__name__}") from error
+            raise ApiError(f"no connection to {url}: {reason(error)}") from error

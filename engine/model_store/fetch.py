@@ -57,7 +57,7 @@ def _import(path: Path, source: str, target: Path, report: ProgressCallback) -> 
     free = shutil.disk_usage(target.parent).free
     if free < needed * 1.02:
         raise ModelError(
-            f"{target.parent} has {free >> 20} MiB free, and the import of {path.name} needs {needed >> 20}"
+            f"{target.parent} has {free >> 20} MiB free, and the import of {path.name} needs {needed >> 20} MiB"
         )
     try:
         partial.mkdir()

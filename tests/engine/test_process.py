@@ -491,7 +491,7 @@ async def test_stop_ends_what_is_in_flight_and_is_final() -> None:
         with pytest.raises(StartError):
             await engine.ready()
         await engine.stop()
-        assert engine.health.status == "stopped"
+        assert (engine.health.status, engine.health.detail) == ("stopped", "it was told to")
 
 
 async def test_stop_while_starting() -> None:

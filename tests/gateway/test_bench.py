@@ -107,8 +107,13 @@ async def test_errors_by_kind() -> None:
         "timeout": 1,
     }
     report = await run_load(LoadOptions(url="http://127.0.0.1:9", model="m", requests=2))
-    assert report.errors == {"connection: ClientConnectorError": 2}
+    assert report.errors == {"connection: Connection refused (127.0.0.1:9)": 2}
     assert (report.succeeded, report.output_rate) == (0, 0.0)
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(render(report))
+    assert "Connection refused" in capture.get()
+    assert "p99" not in capture.get()
 
 
 async def test_prompts() -> None:

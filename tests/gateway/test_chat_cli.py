@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import errno
 import signal
+import socket
+import ssl
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from aiohttp import ClientConnectorError, ServerDisconnectedError
+from aiohttp.client_reqrep import ConnectionKey
 
-from gateway.api_client import ApiError, base_url
+from gateway.api_client import ApiError, base_url, reason
 from gateway.chat_cli import ChatOptions, run_chat
 from tests.gateway.scripted_server import Plan, ScriptedServer, in_thread
 
@@ -109,8 +114,37 @@ def test_piped_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 
 def test_no_server() -> None:
-    with pytest.raises(ApiError, match=r"cannot reach http://127\.0\.0\.1:9/v1"):
+    with pytest.raises(
+        ApiError, match=r"^cannot reach http://127\.0\.0\.1:9/v1: Connection refused \(127\.0\.0\.1:9\)$"
+    ):
         run_chat(ChatOptions(url="127.0.0.1:9"), read=lambda _: "", write=lambda _: None)
+
+
+def test_a_server_that_is_gone_meanwhile() -> None:
+    shown: list[str] = []
+    lines = iter(["hi", "/exit"])
+    options = ChatOptions(url="127.0.0.1:9", model="m")
+    run_chat(options, read=lambda _: next(lines), write=shown.append)
+    assert "\n[no connection to http://127.0.0.1:9/v1: Connection refused (127.0.0.1:9)]\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('::1', 9)"), "Connection refused ([::1]:9)"),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known ([::1]:9)"),
+        (ssl.SSLError(1, "wrong version number"), "wrong version number ([::1]:9)"),
+        (OSError("Multiple exceptions: one, two"), "Multiple exceptions: one, two ([::1]:9)"),
+    ],
+)  # fmt: skip
+def test_why_there_is_no_connection(error: OSError, said: str) -> None:
+    key = ConnectionKey("::1", 9, False, True, None, None, None)
+    assert reason(ClientConnectorError(key, error)) == said
+
+
+def test_why_there_is_no_answer() -> None:
+    assert reason(TimeoutError()) == "no answer in time"
+    assert reason(ServerDisconnectedError()) == "Server disconnected"
 
 
 @pytest.mark.parametrize(
