@@ -38,7 +38,7 @@ class BrowserPolicy:
         if origin is None:
             foreign = headers.get("Sec-Fetch-Site") == "cross-site"
         else:
-            foreign = origin not in self._origins and not self._own(urlsplit(origin).netloc)
+            foreign = origin not in self._origins and not self._own(origin.partition("://")[2])
         if foreign:
             raise ApiError(403, "Pages of that origin may not use this server.", code="origin_not_allowed")
 

@@ -170,6 +170,8 @@ PREFLIGHT = {
         ({"Host": "evil.test:127"}, 421),
         ({"Origin": "http://evil.test"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
+        ({"Host": "["}, 421),
         ({"Origin": "http://localhost:3000"}, 200),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Sec-Fetch-Site": "same-origin"}, 200),
