@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from ..errors import InvalidRequest, unsupported
@@ -22,14 +22,19 @@ class Wire(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, body: object) -> object:
+        return {k: v for k, v in body.items() if v is not None} if isinstance(body, Mapping) else body
+
 
 def parse(model: type[WireT], body: Mapping[str, object], not_served: Mapping[str, str]) -> WireT:
     """Validate a body. `not_served` holds the fields we refuse and why (may be empty). Raises InvalidRequest."""
-    given = {name: value for name, value in body.items() if value is not None}
-    for name in given.keys() & not_served.keys():
-        raise unsupported(name, not_served[name] or None)
+    for name in body.keys() & not_served.keys():
+        if body[name] is not None:
+            raise unsupported(name, not_served[name] or None)
     try:
-        return model.model_validate(given)
+        return model.model_validate(body)
     except ValidationError as error:
         raise _explain(error.errors(include_url=False)[0]) from None
 

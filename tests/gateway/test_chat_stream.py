@@ -58,6 +58,12 @@ async def test_usage_comes_last_and_null_before(gateway: Gateway) -> None:
     assert all(c["usage"] is None for c in chunks)
 
 
+async def test_a_null_inside_an_option_is_absent_too(gateway: Gateway) -> None:
+    options = {"include_usage": None, "include_obfuscation": None}
+    *chunks, _ = await events(gateway, "/v1/chat/completions", {**CHAT, "stream_options": options})
+    assert all("usage" not in c for c in chunks)
+
+
 async def test_each_choice_has_its_role_and_its_finish(gateway: Gateway) -> None:
     *chunks, _ = await events(gateway, "/v1/chat/completions", {**CHAT, "n": 3})
     for index in range(3):
