@@ -174,7 +174,7 @@ class CompletionWriter:
         }
         self._opening = b"data: " + orjson.dumps(self._common)[:-1] + b',"choices":['
         self._closing = b'],"usage":null}\n\n' if asked.include_usage else b"]}\n\n"
-        self._echoed: set[int] = set()
+        self._begun: set[int] = set()  # choices that have a chunk
         self._scored: dict[int, CompletionLogprobs] = {}  # by prompt: its choices have the same
 
     # -- streamed ------------------------------------------------------------------------------------------------------
@@ -194,23 +194,25 @@ class CompletionWriter:
 
     def _piece(self, first: int, generation: Generation, piece: Piece) -> bytes:
         index = first + piece.index
-        frames = self._echo(index, generation) if index not in self._echoed else b""
+        begins = index not in self._begun
+        choices: list[dict[str, object]] = []
+        if begins and self._asked.echo:
+            choices.append(self._echo(index, generation))
         if piece.text or piece.details:
             shift = len(self._echo_of(index).text) if self._asked.echo else 0
-            frames += self._chunk(
-                self._choice(index, piece.text, self._logprobs(piece.details, shift), None, piece.details)
-            )
+            logprobs = self._logprobs(piece.details, shift)
+            choices.append(self._choice(index, piece.text, logprobs, None, piece.details))
         if piece.finish is not None:
-            frames += self._chunk(self._choice(index, "", None, piece.finish, ()))
-        return frames
+            choices.append(self._choice(index, "", None, piece.finish, ()))
+        if begins and self._asked.return_token_ids:
+            choices[0]["prompt_token_ids"] = generation.prompt
+        self._begun.add(index)
+        return b"".join([self._chunk(choice) for choice in choices])
 
-    def _echo(self, index: int, generation: Generation) -> bytes:
-        self._echoed.add(index)
-        if not self._asked.echo:
-            return b""
+    def _echo(self, index: int, generation: Generation) -> dict[str, object]:
         logprobs = self._prompt_logprobs(index, generation)
         wire = None if logprobs is None else logprobs.wire()
-        return self._chunk(self._choice(index, self._echo_of(index).text, wire, None, ()))
+        return self._choice(index, self._echo_of(index).text, wire, None, ())
 
     def _chunk(self, choice: dict[str, object]) -> bytes:
         return self._opening + orjson.dumps(choice) + self._closing

@@ -133,6 +133,8 @@ async def test_token_ids_on_request(gateway: Gateway) -> None:
     assert bytes(choice["token_ids"]).decode() == choice["text"]
     parts = await chunks(gateway, return_token_ids=True, max_tokens=3)
     assert [i for part in parts for i in part["choices"][0]["token_ids"]] == choice["token_ids"]
+    assert parts[0]["choices"][0]["prompt_token_ids"] == choice["prompt_token_ids"]
+    assert all("prompt_token_ids" not in part["choices"][0] for part in parts[1:])
 
 
 async def test_the_official_client_reads_it(gateway: Gateway) -> None:
