@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,6 +14,9 @@ from .tokenizer import Tokenizer
 
 INLINE_CHARS = 4_000
 """Shorter texts are tokenised in place: that takes less than a millisecond, a thread's round trip about a tenth."""
+
+MESSAGE_CHARS = 64
+"""Putting a message through a template takes as long as tokenising so many characters, whatever it says."""
 
 PROBE_CHARS_PER_TOKEN = 16
 PROBE_SLACK = 64
@@ -49,7 +52,7 @@ class Prompts:
                 param="model",
                 code="no_chat_template",
             )
-        texts = [content for m in messages if isinstance(content := m.get("content"), str)]
+        texts = list(_texts(messages))
         await self._probe(texts, context, param="messages")
 
         def encode() -> list[int]:
@@ -57,7 +60,7 @@ class Prompts:
                 messages, add_generation_prompt=add_generation_prompt, continue_final=continue_final
             )
 
-        ids = await self._run(encode, sum(map(len, texts)))
+        ids = await self._run(encode, sum(map(len, texts)) + MESSAGE_CHARS * len(messages))
         check_fits(len(ids), context, param="messages")
         return ids
 
@@ -100,6 +103,15 @@ class Prompts:
 
     async def _run(self, work: Callable[[], T], chars: int) -> T:
         return work() if chars <= INLINE_CHARS else await self._threads.run(work)
+
+
+def _texts(messages: Iterable[Message]) -> Iterator[str]:
+    """What may be long in messages: their contents, and the arguments of calls."""
+    for message in messages:
+        if isinstance(content := message.get("content"), str):
+            yield content
+        if isinstance(calls := message.get("tool_calls"), list):
+            yield from (call["function"]["arguments"] for call in calls)
 
 
 def check_fits(prompt: int, context: int, *, param: str, completion: int = 1) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import threading
 import time
 from typing import Any
 
@@ -11,6 +12,7 @@ import openai
 import pytest
 from openai import OpenAI
 
+from gateway.chat_template import ChatTemplate
 from gateway.tokenizer import Tokenizer
 from tests.gateway.live import MODEL, Gateway
 
@@ -352,12 +354,49 @@ async def test_a_text_far_too_long_is_not_tokenised_whole(
         return encode(self, text, add_special=add_special)
 
     monkeypatch.setattr(Tokenizer, "encode", spy)
-    monkeypatch.setattr("gateway.chat_template.ChatTemplate.encode", None)
+    monkeypatch.setattr(ChatTemplate, "encode", None)
     text = "word " * 100_000
-    for path, body in ((CHAT, {"messages": [{"role": "user", "content": text}]}), (TEXT, {"prompt": text})):
+    for path, body in (
+        (CHAT, {"messages": [{"role": "user", "content": text}]}),
+        (CHAT, {"messages": called(text)}),
+        (TEXT, {"prompt": text}),
+    ):
         status, answer = await gateway.post(path, {"model": MODEL, **body})
         assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
-    assert seen == [16 * 2048] * 2
+    assert seen == [16 * 2048] * 3
+
+
+def called(arguments: str) -> list[dict[str, Any]]:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return [{"role": "assistant", "tool_calls": [call]}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "in_place"),
+    [
+        ([{"role": "user", "content": "x" * 1000}], True),
+        ([{"role": "user", "content": "x" * 5000}], False),
+        (called("x" * 5000), False),
+        ([{"role": "user", "content": ""}] * 200, False),
+    ],
+    ids=["short", "text", "arguments", "many"],
+)
+async def test_what_takes_long_to_render_leaves_the_loop(
+    gateway: Gateway,
+    monkeypatch: pytest.MonkeyPatch,
+    messages: list[dict[str, Any]],
+    in_place: bool,
+) -> None:
+    places = []
+    encode = ChatTemplate.encode
+
+    def spy(self: ChatTemplate, *args: Any, **kwargs: Any) -> list[int]:
+        places.append(threading.current_thread() is threading.main_thread())
+        return encode(self, *args, **kwargs)
+
+    monkeypatch.setattr(ChatTemplate, "encode", spy)
+    await gateway.post(CHAT, {"model": MODEL, "messages": messages, "max_tokens": 1})
+    assert places == [in_place]
 
 
 async def test_the_official_client_sees_typed_errors(gateway: Gateway) -> None:
