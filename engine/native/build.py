@@ -28,9 +28,9 @@ def build(directory: Path, *, machine_flags: tuple[str, ...] = NATIVE_FLAGS) -> 
     """The path of the library in `directory`, compiled if it is not there yet. Appears whole or not at all."""
     flags = (*_FLAGS, *machine_flags)
     target = directory / f"{_digest(flags)}.so"
-    if target.is_file():
-        return target
     try:
+        if target.is_file():
+            return target
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as scratch:
             made = Path(scratch) / target.name

@@ -236,6 +236,12 @@ def test_a_build_is_made_once_and_leaves_nothing_else(tmp_path: Path) -> None:
     assert all(path.suffix == ".so" for path in (tmp_path / "cache").iterdir())
 
 
+def test_a_place_that_cannot_even_be_looked_at_is_no_place(tmp_path: Path) -> None:
+    unreachable = tmp_path / ("x" * 300)
+    with pytest.raises(build.NoPlace, match="File name too long"):
+        build.build(unreachable, machine_flags=QUICK)
+
+
 def test_what_a_failing_compiler_says_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(build.BuildError, match=r"^\S+ failed: [^\n]*no-such-option[^\n]*$"):
         build.build(tmp_path, machine_flags=("--no-such-option",))
