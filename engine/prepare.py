@@ -13,6 +13,8 @@ from .request import GenerationRequest, SamplingParams
 
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20
+FLOAT32_MAX = 2.0**128 - 2.0**104
+"""The largest number that can be added to a logit."""
 
 
 def check_request(request: GenerationRequest, *, vocab_size: int, max_model_len: int) -> None:
@@ -43,11 +45,12 @@ def _check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
         "top_k": sampling.top_k >= 0,
         "top_p": 0 < sampling.top_p <= 1,
         "min_p": 0 <= sampling.min_p <= 1,
-        "presence_penalty": math.isfinite(sampling.presence_penalty),
-        "frequency_penalty": math.isfinite(sampling.frequency_penalty),
+        "presence_penalty": abs(sampling.presence_penalty) <= FLOAT32_MAX,
+        "frequency_penalty": abs(sampling.frequency_penalty) <= FLOAT32_MAX,
         "repetition_penalty": 0 < sampling.repetition_penalty < math.inf,
         "logit_bias": all(
-            0 <= token < vocab_size and math.isfinite(bias) for token, bias in sampling.logit_bias.items()
+            0 <= token < vocab_size and abs(bias) <= FLOAT32_MAX
+            for token, bias in sampling.logit_bias.items()
         ),
         "stop_token_ids": all(0 <= token < vocab_size for token in sampling.stop_token_ids),
         "logprobs": sampling.logprobs is None or 0 <= sampling.logprobs <= MAX_LOGPROBS,

@@ -12,6 +12,7 @@ row. Nothing in a row's treatment depends on the other rows, so its tokens are t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
@@ -28,9 +29,11 @@ _LISTS = (128, 2048)
 """How many of the best tokens are looked at before a whole vocabulary is sorted: most rows keep few."""
 
 _WORD = (1 << 64) - 1
+_FLOAT32 = torch.finfo(torch.float32)
 
 NOT_FINITE = "the model produced values that are not finite"
 ALL_BARRED = "no token is allowed: every one is an end token, and min_tokens is not reached"
+OVERFLOW = "logit_bias and penalties make the logits overflow"
 
 
 class Sampler:
@@ -48,12 +51,8 @@ class Sampler:
         errors = _errors(logits, NOT_FINITE)
         shaped = self._shape(logits, sequences)
         if shaped is not logits:
-            errors = [
-                error or barred
-                for error, barred in zip(
-                    errors, _errors(shaped.amax(-1, keepdim=True), ALL_BARRED), strict=True
-                )
-            ]
+            best = shaped.amax(-1).tolist()
+            errors = [error or _shaping_error(value) for error, value in zip(errors, best, strict=True)]
         tokens = shaped.argmax(-1).tolist()
         drawn = [
             row
@@ -178,6 +177,13 @@ def _errors(values: Tensor, message: str) -> list[str | None]:
     return [None if good else message for good in values.sum(-1).isfinite().tolist()]
 
 
+def _shaping_error(best: float) -> str | None:
+    """What is wrong with a row whose best shaped logit is this."""
+    if math.isfinite(best):
+        return None
+    return ALL_BARRED if best == -math.inf else OVERFLOW
+
+
 def _pick(rows: Tensor, wanted: Rows[int]) -> Tensor:
     """Some rows of a matrix; the matrix itself if that is all of them."""
     return rows if len(wanted) == rows.shape[0] else rows[torch.tensor(wanted, device=rows.device)]
@@ -191,7 +197,10 @@ def _draw(logits: Tensor, sequences: Rows[Sequence]) -> list[int]:
         dtype=torch.float64,
         device=logits.device,
     )
-    temperatures = torch.tensor([p.temperature for p in params], device=logits.device).unsqueeze(1)
+    # What float32 makes 0 or infinite would make NaN of the best token or of the barred ones.
+    temperatures = torch.tensor(
+        [min(max(p.temperature, _FLOAT32.tiny), _FLOAT32.max) for p in params], device=logits.device
+    ).unsqueeze(1)
     shifted = logits - logits.amax(-1, keepdim=True)  # first, so that no temperature overflows
     probabilities = (shifted / temperatures).softmax(-1)
     tokens = [0] * len(params)

@@ -44,6 +44,8 @@ def draw_many(logits: list[float], count: int, **sampling: Any) -> list[int]:
         ({"temperature": 1.0, "top_p": 1e-9}, [0], 1),
         ({"temperature": 1.0, "min_p": 1.0}, [0], 1),
         ({"temperature": 1e-30}, [0], 1),
+        ({"temperature": 1e-60}, [0], 1),  # 0 in float32
+        ({"temperature": 1e-60, "top_k": 3}, [0], 1),
         ({"temperature": 1.0, "top_k": 1, "logit_bias": {5: 9.0}}, [0], 5),
     ],
     ids=str,
@@ -241,6 +243,20 @@ def test_more_alternatives_than_tokens_are_all_of_them() -> None:
     (result,) = Sampler().sample(torch.tensor([LOGITS]), [make_sequence(0, [0], logprobs=20)])
     assert result.logprob is not None
     assert len(result.logprob.top) == len(LOGITS)
+
+
+def test_a_temperature_beyond_float32_still_draws_no_barred_token() -> None:
+    tokens = draw_many(LOGITS, 50, temperature=1e300, stop_token_ids=(1, 4), min_tokens=1)
+    assert set(tokens) == {0, 2, 3, 5}
+
+
+def test_a_row_that_its_penalty_makes_overflow_fails_alone_and_says_why() -> None:
+    logits = torch.tensor([LOGITS, LOGITS])
+    overflowing = make_sequence(0, [1], repetition_penalty=1e-40, temperature=1.0)
+    bad, good = Sampler().sample(logits, [overflowing, make_sequence(1, [1])])
+    assert bad.error is not None
+    assert "overflow" in bad.error
+    assert good.token == 1
 
 
 def test_a_row_with_every_token_barred_fails_alone() -> None:
