@@ -7,7 +7,6 @@ finish reasons, rejection reasons.
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -89,7 +88,7 @@ class Metrics(Collector):
     def generation_ended(self, generation: Generation) -> None:
         """Take stock of a request, finished or not."""
         usage, timing = generation.usage, generation.timing
-        now = time.perf_counter()
+        last_token = max(choice.last_token for choice in generation.choices)
         self._prompt_tokens += usage.prompt
         self._cached_tokens += usage.cached
         self._generated_tokens += usage.completion
@@ -100,8 +99,8 @@ class Metrics(Collector):
             started = timing.started or timing.submitted
             self._queued.observe(started - timing.submitted)
             self._prefill.observe(timing.first_token - started)
-            self._decode.observe(now - timing.first_token)
-            self._inference.observe(now - started)
+            self._decode.observe(last_token - timing.first_token)
+            self._inference.observe(last_token - started)
         unfinished = [choice for choice in generation.choices if choice.finish is None]
         if unfinished:
             self._ended_early += 1
@@ -111,9 +110,9 @@ class Metrics(Collector):
                 self._finished[choice.finish] += 1
                 self._answer_length.observe(choice.tokens)
                 if choice.tokens > 1:
-                    self._per_token.observe((now - timing.first_token) / (choice.tokens - 1))
+                    self._per_token.observe((choice.last_token - timing.first_token) / (choice.tokens - 1))
         if not unfinished:
-            self._whole.observe(now - timing.submitted)
+            self._whole.observe(last_token - timing.submitted)
             self._prompt_length.observe(usage.prompt)
 
     def render(self) -> bytes:
