@@ -11,6 +11,7 @@ from aiohttp.web_request import BaseRequest
 
 from .errors import ApiError, internal_error
 from .log import faults
+from .version import SERVER
 
 
 class Connection(web.RequestHandler):
@@ -58,6 +59,7 @@ class Connection(web.RequestHandler):
         else:
             error = ApiError(status, "The request is not valid HTTP.", code="invalid_http")
         response = error.response()
+        response.headers["Server"] = SERVER
         response.force_close()
         return response
 

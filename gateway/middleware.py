@@ -22,6 +22,7 @@ from .lifecycle import Lifecycle
 from .log import requests
 from .metrics import Metrics
 from .routes import RouteTable
+from .version import SERVER
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -63,7 +64,7 @@ class Observer:
     async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """On every response, streams included: their headers go out before the handler returns."""
         headers = response.headers
-        headers["Server"] = "headwater"
+        headers["Server"] = SERVER
         if ARRIVED in request:
             elapsed = time.perf_counter() - request[ARRIVED]
             headers["x-request-id"] = request[REQUEST_ID]

@@ -1,4 +1,4 @@
-"""The server's own version, read once: looking it up touches the disk."""
+"""What the server says of itself."""
 
 from __future__ import annotations
 
@@ -13,3 +13,7 @@ def _installed() -> str:
 
 
 VERSION = _installed()
+"""Read once: looking it up touches the disk."""
+
+SERVER = "headwater"
+"""The `Server` header of every response: a name, and no version for strangers."""

@@ -138,6 +138,7 @@ async def test_bytes_that_are_no_http_get_json(gateway: Gateway) -> None:
     client.write(b"\x16\x03\x01 nonsense\r\n\r\n")
     raw = await client.reader.read()
     assert raw.startswith(b"HTTP/1.0 400")
+    assert b"Server: headwater\r\n" in raw
     assert orjson.loads(raw.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"
     client.leave(reset=False)
 
