@@ -6,6 +6,7 @@ Format: https://github.com/huggingface/safetensors. Nothing here unpickles anyth
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -126,7 +127,7 @@ def _shards(index: Path) -> list[str]:
     for name in names:
         if Path(name).name != name or not name.endswith(".safetensors"):
             raise ModelError(f"{index} names {name!r}, which is not a safetensors file beside it")
-        if not (index.parent / name).is_file():
+        if not os.path.isfile(index.parent / name):  # noqa: PTH113 - Path.is_file raises for a name that is too long
             raise ModelError(f"{index.parent} lacks {name}, which its index names")
     return names
 

@@ -105,6 +105,7 @@ def test_values_that_overflow_the_type_they_run_in_are_refused(tmp_path: Path) -
         ('{"weight_map": {"a": "../other.safetensors"}}', "not a safetensors file beside it"),
         ('{"weight_map": {"a": "model.bin"}}', "not a safetensors file beside it"),
         ('{"weight_map": {"a": "gone.safetensors"}}', "lacks gone.safetensors"),
+        ('{"weight_map": {"a": "' + "x" * 300 + '.safetensors"}}', "lacks x+.safetensors"),
     ],
 )
 def test_an_index_that_cannot_be_followed(tmp_path: Path, index: str, message: str) -> None:
