@@ -61,7 +61,7 @@ class Http(_Part):
     )
     api_key_file: Path | None = Field(None, description="file with one API key a line; # starts a comment")
     admin_key: str | None = Field(
-        None, description="key for /admin; without one /admin answers loopback only"
+        None, description="key for /admin; without any key /admin answers loopback only"
     )
     cors_origins: tuple[str, ...] = Field(
         (), description="origin that browsers may call from (repeatable); '*' is any"
