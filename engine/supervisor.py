@@ -146,9 +146,9 @@ class Supervisor:
 
     def _delay_after(self, death: _Death) -> float | None:
         """Seconds until the next start; None for no more. What has served once may do so again as it is configured."""
-        if not death.permanent:
-            return self._restarts.crashed(time.monotonic())
-        return None if self.info is None else self._restarts.refused()
+        if death.at_start and self.info is not None:
+            return self._restarts.refused()
+        return None if death.permanent else self._restarts.crashed(time.monotonic())
 
     def _why_given_up(self, death: _Death) -> str:
         if death.permanent:
@@ -162,7 +162,9 @@ class Supervisor:
             child = await Child.spawn(self._config, on_message=self._receive, on_beat=self._feel)
         except (OSError, ChannelError, StartError) as error:
             return _Death(
-                f"cannot start the engine process: {error}", permanent=isinstance(error, StartError)
+                f"cannot start the engine process: {error}",
+                at_start=True,
+                permanent=isinstance(error, StartError),
             )
         log.info("engine process %d started", child.pid)
         self._life = life = _Life(child, vitals)
@@ -214,7 +216,7 @@ class Supervisor:
 
     def _inquest(self, life: _Life, lost: str, returncode: int) -> _Death:
         if life.start_failed is not None:
-            return _Death(lost, permanent=life.start_failed.permanent)
+            return _Death(lost, at_start=True, permanent=life.start_failed.permanent)
         if lost is not DIED:
             if life.vitals.stuck:
                 self._on_blame()
@@ -252,7 +254,9 @@ class _Life:
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """Of an engine process. `permanent`: another start would end the same way, as far as the engine can tell."""
+    """Of an engine process. `at_start`: it was refused, and nothing crashed. `permanent`: another start would end the same
+    way, as far as the engine can tell."""
 
     reason: str
+    at_start: bool = False
     permanent: bool = False

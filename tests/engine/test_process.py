@@ -296,8 +296,8 @@ async def test_a_killed_engine_fails_its_streams_at_once_and_comes_back() -> Non
         assert await right(engine, "r0")
 
 
-async def test_what_has_served_is_started_again_until_it_can() -> None:
-    """As when the disk with the model is away for a while."""
+async def test_what_has_served_is_started_again_until_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the disk with the model is away for a while: it need not matter what a start stumbles over."""
     async with running(restarts=RestartPolicy(limit=1, longest=0.01)) as engine:
         supervisor = engine._supervisor
         supervisor._config = EngineConfig(hash_model=HashModelConfig(), max_step_tokens=1, max_running=2)
@@ -306,6 +306,12 @@ async def test_what_has_served_is_started_again_until_it_can() -> None:
         assert engine.health.status == "restarting"
         assert "cannot advance" in engine.health.detail
         supervisor._config = CONFIG
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", "/nonexistent/python")
+            tried = engine.health.restarts
+            await until(lambda: engine.health.restarts > tried + 4, 20)
+            assert engine.health.status == "restarting"
+            assert "nonexistent" in engine.health.detail
         await engine.ready()
         assert await right(engine)
 
