@@ -30,9 +30,6 @@ _END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|end_of_turn|>")
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
-_NO_BOUND = 2**31
-"""`max_token_bytes` of a vocabulary in which one token may stand for any amount of text."""
-
 _METASPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """SentencePiece's visible space."""
 
@@ -78,8 +75,6 @@ class Tokenizer:
         self.special_names: Mapping[str, str] = facts.names
         """Spelling of bos_token, eos_token, unk_token and pad_token, where they exist: what templates ask for."""
         self.bos_id: int | None = vocab.get(facts.names.get("bos_token", ""))
-        self.max_token_bytes: int = _longest(data, self._bytes)
-        """A text of n bytes has at least n / max_token_bytes tokens."""
         named_ends = [facts.names.get("eos_token", ""), *_END_OF_TURN]
         ends = [vocab[end] for end in named_ends if end in vocab]
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys((*facts.stop_ids, *ends)))
@@ -285,19 +280,6 @@ def _spellings(vocab: Mapping[str, int], size: int) -> list[str]:
     for text, token in vocab.items():
         spelling[token] = text
     return spelling
-
-
-def _longest(data: Mapping[str, Any], table: Sequence[bytes]) -> int:
-    model = data["model"]
-    byte_level = any(step["type"] == "ByteLevel" for step in _flatten(data.get("pre_tokenizer")))
-    if not byte_level and not model.get("byte_fallback"):
-        return _NO_BOUND  # unknown text collapses into one token
-    steps = {step["type"] for step in _flatten(data.get("normalizer"))}
-    normal_forms = steps & {"NFC", "NFD", "NFKC", "NFKD"}
-    if steps - normal_forms - {"Prepend", "Replace", "ByteLevel"}:
-        return _NO_BOUND  # such a normalizer may drop any amount of text
-    # a normal form replaces at most 4 bytes by 1 (a mathematical letter by an ASCII one)
-    return max(map(len, table), default=1) * (4 if normal_forms else 1)
 
 
 def _read_object(path: Path) -> dict[str, Any]:

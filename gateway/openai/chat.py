@@ -22,7 +22,7 @@ from ..prompts import Prompts, check_fits
 from .answer import Answerer
 from .fields import parse, wrong_type
 from .logprobs import chat_logprobs
-from .messages import read_messages
+from .messages import generation_prompt, read_messages
 from .sampling import NOT_SERVED_ANYWHERE, SamplingFields
 
 NOT_SERVED = NOT_SERVED_ANYWHERE | dict.fromkeys(
@@ -72,11 +72,6 @@ class ChatRequest(SamplingFields):
                 "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.",
                 param="top_logprobs",
             )
-        if self.continue_final_message and self.add_generation_prompt:
-            raise InvalidRequest(
-                "'continue_final_message' and 'add_generation_prompt' exclude each other.",
-                param="continue_final_message",
-            )
         self._check_plain_text()
 
     def _check_plain_text(self) -> None:
@@ -92,14 +87,6 @@ class ChatRequest(SamplingFields):
             raise unsupported("tools")
         if self.tool_choice is not None and self.tool_choice != "none":
             raise unsupported("tool_choice", "there are no tools to choose from")
-
-    @property
-    def generation_prompt(self) -> bool:
-        return (
-            not self.continue_final_message
-            if self.add_generation_prompt is None
-            else self.add_generation_prompt
-        )
 
     @property
     def limit(self) -> int | None:
@@ -120,12 +107,13 @@ class ChatCompletions:
         asked.check(self.limits)
         messages = read_messages(asked.messages, self.limits)
         stops = asked.stops(self.limits)
+        opens = generation_prompt(asked.add_generation_prompt, continues=asked.continue_final_message)
         info = self.answerer.desk.info()
         with self.answerer.desk.place(caller, 1) as place:
             prompt = await self.prompts.chat(
                 messages,
                 info.max_model_len,
-                add_generation_prompt=asked.generation_prompt,
+                add_generation_prompt=opens,
                 continue_final=asked.continue_final_message,
             )
             max_tokens = asked.limit or info.max_model_len - len(prompt)

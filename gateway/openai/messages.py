@@ -29,6 +29,19 @@ def read_messages(value: object, limits: Limits) -> list[Message]:
     return [_message(item, f"messages[{i}]", limits) for i, item in enumerate(value)]
 
 
+def generation_prompt(asked: bool | None, *, continues: bool) -> bool:
+    """Whether the prompt ends by opening an answer: yes unless told otherwise, and never when it continues the last message.
+
+    Raises InvalidRequest for a request that wants both.
+    """
+    if continues and asked:
+        raise InvalidRequest(
+            "'continue_final_message' and 'add_generation_prompt' exclude each other.",
+            param="continue_final_message",
+        )
+    return not continues if asked is None else asked
+
+
 def _message(value: object, at: str, limits: Limits) -> Message:
     if not isinstance(value, dict):
         raise wrong_type(at, "an object", value)

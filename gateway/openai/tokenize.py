@@ -17,7 +17,7 @@ from ..errors import InvalidRequest, Overloaded
 from ..model import TextModel
 from ..prompts import Prompts
 from .fields import Wire, parse, wrong_type
-from .messages import read_messages
+from .messages import generation_prompt, read_messages
 
 Messages = Annotated[object, WithJsonSchema({"type": "array", "items": {"type": "object"}})]
 Tokens = Annotated[object, WithJsonSchema({"type": "array", "items": {"type": "integer"}})]
@@ -30,7 +30,7 @@ class TokenizeRequest(Wire):
     prompt: str | None = None
     messages: Messages = None
     add_special_tokens: bool = True
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     return_token_strs: bool = False
 
@@ -72,7 +72,9 @@ class Tokenization:
             return await self.prompts.chat(
                 read_messages(asked.messages, self.limits),
                 context,
-                add_generation_prompt=asked.add_generation_prompt and not asked.continue_final_message,
+                add_generation_prompt=generation_prompt(
+                    asked.add_generation_prompt, continues=asked.continue_final_message
+                ),
                 continue_final=asked.continue_final_message,
             )
         if asked.prompt is None or asked.messages is not None:

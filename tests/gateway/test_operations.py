@@ -65,6 +65,11 @@ async def test_tokens_of_a_conversation_are_those_that_are_run(gateway: Gateway)
         ("/tokenize", {"prompt": "x", "messages": []}, "prompt"),
         ("/tokenize", {"prompt": 1}, "prompt"),
         ("/tokenize", {"prompt": "x", "y": 1}, "y"),
+        (
+            "/tokenize",
+            {"messages": CHAT["messages"], "continue_final_message": True, "add_generation_prompt": True},
+            "continue_final_message",
+        ),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": ["x"]}, "tokens"),
         ("/detokenize", {"tokens": [-1]}, "tokens"),

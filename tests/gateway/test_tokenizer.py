@@ -103,17 +103,6 @@ class TestEncode:
         with ThreadPoolExecutor(4) as pool:
             assert list(pool.map(lambda text: tokenizer.encode(text, add_special=False), inputs)) == alone
 
-    @given(text=texts)
-    @per_test(max_examples=50)
-    def test_max_token_bytes_bounds_the_count(self, tokenizer: Tokenizer, text: str) -> None:
-        count = len(tokenizer.encode(text, add_special=False))
-        assert count >= len(text.encode()) / tokenizer.max_token_bytes
-
-    def test_no_bound_where_a_token_may_stand_for_anything(self, tmp_path: Path) -> None:
-        model = toys.byte_level()
-        model.normalizer = tokenizers.normalizers.Strip()
-        assert Tokenizer.load(toys.write(tmp_path, model)).max_token_bytes >= 2**31
-
 
 class TestSegments:
     def test_genuine_specials_as_in_the_library(self, tmp_path: Path) -> None:
