@@ -1,7 +1,8 @@
 """Requests that bring the engine down.
 
 A request whose content was in the batch at two crashes in a row is refused for a while, so that a client which sends it
-again and again cannot keep everybody else from being served.
+again and again cannot keep everybody else from being served. Who was in the batch is known from the frames that arrived:
+a crash within the microseconds between an admission and its frame blames nobody, and the next one has to.
 """
 
 from __future__ import annotations

@@ -378,7 +378,9 @@ async def test_a_gateway_that_was_stopped_itself_blames_nobody() -> None:
 
 
 async def test_a_request_that_crashes_the_engine_twice_is_refused_and_a_third_crash_is_the_last() -> None:
-    config = EngineConfig(hash_model=HashModelConfig(), test_mode=True, failpoints=("crash=20",))
+    # Steps of no time at all would let the engine die before the frame that says who is in the batch has left it.
+    slow = HashModelConfig(step_delay=0.01)
+    config = EngineConfig(hash_model=slow, test_mode=True, failpoints=("crash=20",))
     async with running(config, restarts=RestartPolicy(limit=2, longest=0.1)) as engine:
         for attempt in range(2):
             one = GenerationRequest(
