@@ -72,7 +72,7 @@ def test_names_and_types(server: Server) -> None:
 
 
 async def test_counts_are_what_happened(serve: Serve) -> None:
-    server = serve()
+    server = serve("--hash-step-delay", "0.003")  # or a busy machine may read all tokens of an answer at once
     rng = random.Random(2)
     system = words(rng, 300)
     asks = [
@@ -109,7 +109,7 @@ async def test_counts_are_what_happened(serve: Serve) -> None:
     )
     for level in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
         assert value(server, level) == 0
-    # a hash model's token takes less than a millisecond, so a coarse clock would see multiples of one
+    # a coarse clock would see whole milliseconds
     gaps = value(server, "vllm:inter_token_latency_seconds_sum") * 1000
     assert abs(gaps - round(gaps)) > 1e-6
 
