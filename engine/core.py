@@ -86,8 +86,7 @@ class Engine:
             self._scheduler.commit(plan, result)
         except Exception:  # noqa: BLE001 - our own bug; the requests of this step pay for it, no others
             self._log.exception("step %d could not be committed", plan.step)
-            for request_id in {row.sequence.request.request_id for row in plan.rows}:
-                self._scheduler.fail_request(request_id, "engine_error", "the engine failed in this step")
+            self._scheduler.fail_step(plan, "the engine failed in this step")
 
     def take_news(self) -> StepOutput | None:
         """What clients have to hear since the last time, None if nothing."""

@@ -176,7 +176,10 @@ class Scheduler:
         return plan
 
     def commit(self, plan: Plan, result: StepResult) -> None:
-        """Take in what the step in flight brought. Raises ValueError, and changes nothing, if it is not its result."""
+        """Take in what the step in flight brought. Raises ValueError, and changes nothing, if it is not its result.
+
+        Whatever it raises, the step stays in flight: `fail_step` then ends what it concerns.
+        """
         if len(result.rows) != len(plan.rows):
             raise ValueError(f"{len(result.rows)} results for {len(plan.rows)} rows")
         computed = 0
@@ -195,6 +198,7 @@ class Scheduler:
             if member.followers or member.leading is not None or row.count > 1:
                 self._requeue(self._single_flight.advance(member))
             self._take_outcome(member, row, outcome)
+        self._flight = None
         self._totals.computed(computed)
         self._check_idle()
 
@@ -207,6 +211,7 @@ class Scheduler:
         for member in members:
             if member.pages:
                 self._release(member, keep=False)
+        self._flight = None
         self._check_idle()
 
     # ---- what is true ------------------------------------------------------------------------------------------------
@@ -472,7 +477,6 @@ class Scheduler:
         if self._flight is None or self._flight.plan is not plan:
             raise ValueError("this plan is not in flight")
         members = self._flight.members
-        self._flight = None
         for member in members:
             member.in_flight = False
         return members

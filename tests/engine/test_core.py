@@ -158,9 +158,6 @@ def test_a_commit_that_breaks_fails_its_requests_and_no_others(
 ) -> None:
     def breaks(*args: object) -> None:
         monkeypatch.undo()
-        if broken == "commit":
-            engine._scheduler._land(plan := args[0])  # type: ignore[arg-type]
-            assert isinstance(plan, Plan)
         raise KeyError("a bug")
 
     owner = engine._scheduler if broken == "commit" else engine._scheduler.cache
@@ -170,6 +167,24 @@ def test_a_commit_that_breaks_fails_its_requests_and_no_others(
     assert outcome.failed.keys() == {"a"}
     assert outcome.tokens["b", 0] == expected(follower)
     assert serve(engine, later).tokens["c", 0] == expected(later)
+    assert at_rest(engine)
+
+
+def test_a_commit_that_breaks_gives_back_what_was_aborted_during_its_step(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object) -> None:
+        raise KeyError("a bug")
+
+    one = request("a")
+    engine.submit(one)
+    plan = engine.plan()
+    assert plan is not None
+    result = engine.run(plan)
+    engine.abort(one.request_id)
+    monkeypatch.setattr(engine._scheduler, "commit", breaks)
+    engine.commit(plan, result)
+    engine.take_news()
     assert at_rest(engine)
 
 
