@@ -56,12 +56,14 @@ class RowResult:
 
     `prompt_logprobs` holds one item for each prompt position `p` with `start < p <= start + count`: the log-probability
     of prompt token `p`, known once position `p - 1` is computed. A row with `error` set fails its request alone.
+    `forced` are tokens that have to follow `token`, because the sequence's grammar allows nothing else.
     """
 
     token: int | None = None
     logprob: TokenLogprob | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
     error: str | None = None
+    forced: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,19 +12,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from grammar.spec import Grammar
+
 from .backlog import Place, QueueState
-from .errors import DeadlineExceeded, EngineDied, RequestFailure
+from .errors import DeadlineExceeded, EngineDied, GrammarRefused, RequestFailure
 from .request import (
     EngineCounters,
     EngineInfo,
     GenerationRequest,
+    GrammarReady,
+    GrammarReport,
     RequestFailed,
     RequestStarted,
     SequenceDelta,
     StateReport,
 )
 
-StreamEvent = RequestStarted | SequenceDelta
+StreamEvent = GrammarReady | RequestStarted | SequenceDelta
 EngineStatus = Literal["starting", "ready", "unresponsive", "restarting", "failed", "stopped"]
 """Requests are taken when `ready` only. `unresponsive`: no heartbeat for a while, open streams may still go on."""
 
@@ -74,14 +78,7 @@ class RequestStream:
             self._wake()
 
     def fail_from(self, failed: RequestFailed) -> None:
-        kind = (
-            DeadlineExceeded
-            if failed.kind == "deadline"
-            else EngineDied
-            if failed.kind == "shutting_down"
-            else RequestFailure
-        )
-        self.fail(kind(failed.message))
+        self.fail(failure_from(failed))
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -120,6 +117,19 @@ class RequestStream:
         self._wake()
 
 
+def failure_from(failed: RequestFailed) -> RequestFailure:
+    """The error a client raises for a failure the engine reports."""
+    match failed.kind:
+        case "deadline":
+            return DeadlineExceeded(failed.message)
+        case "shutting_down":
+            return EngineDied(failed.message)
+        case "bad_grammar" | "grammar_too_complex":
+            return GrammarRefused(failed.message, too_complex=failed.kind == "grammar_too_complex")
+        case _:
+            return RequestFailure(failed.message)
+
+
 class EngineClient(Protocol):
     @property
     def info(self) -> EngineInfo | None:
@@ -151,6 +161,10 @@ class EngineClient(Protocol):
 
     async def state(self) -> StateReport:
         """The exact state of the engine. Raises EngineUnavailable."""
+        ...
+
+    async def check_grammar(self, grammar: Grammar) -> GrammarReport:
+        """Whether and how the engine compiles a grammar. Raises EngineUnavailable."""
         ...
 
     def set_failpoint(self, spec: str) -> None:

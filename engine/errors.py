@@ -4,6 +4,7 @@ EngineError
 ├── BadRequest          the request can never run here: the client is told why
 ├── QueueFull           too much is waiting: try again after `retry_after` seconds
 ├── RequestFailure      the request was accepted and then failed; others did not
+│   ├── GrammarRefused  its grammar is none, or asks too much: the client's mistake, found when it was compiled
 │   ├── EngineDied      the engine process ended while the request was in flight
 │   └── DeadlineExceeded
 ├── EngineUnavailable   no engine to take it now: starting, restarting or draining
@@ -36,6 +37,14 @@ class QueueFull(EngineError):
 
 class RequestFailure(EngineError):
     pass
+
+
+class GrammarRefused(RequestFailure):
+    """`too_complex`: it may be right, but compiling or following it costs more than the limits allow."""
+
+    def __init__(self, message: str, *, too_complex: bool) -> None:
+        super().__init__(message)
+        self.too_complex = too_complex
 
 
 class EngineDied(RequestFailure):

@@ -8,6 +8,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import Callable
+from typing import Any
+
+from grammar.spec import Grammar
 
 from .backlog import Backlog, Place, QueueLimits, QueueState
 from .client import EngineHealth, RequestStream
@@ -20,10 +24,12 @@ from .prepare import check_request
 from .request import (
     Abort,
     AskState,
+    CheckGrammar,
     EngineCounters,
     EngineInfo,
     Flush,
     GenerationRequest,
+    GrammarReport,
     SetFailpoint,
     StateReport,
     StepOutput,
@@ -36,6 +42,9 @@ from .supervisor import Supervisor
 
 STATE_TIMEOUT = 10.0
 """Seconds. An engine answers between two steps, so a long step delays the answer."""
+
+GRAMMAR_TIMEOUT = 15.0
+"""The same, and the time its compilation may take."""
 
 RESEND_AFTER = 0.25
 """Seconds until an abort is tried again that found the engine too far behind."""
@@ -66,7 +75,7 @@ class EngineProcess:
         self._backlog = Backlog(limits or QueueLimits())
         self._streams: dict[str, RequestStream] = {}
         self._late_aborts: list[Abort] = []
-        self._questions: dict[int, asyncio.Future[StateReport]] = {}
+        self._questions: dict[int, asyncio.Future[Any]] = {}
         self._question_ids = itertools.count(1)
         self._counters = EngineCounters()
         self._poison = PoisonGuard()
@@ -127,13 +136,25 @@ class EngineProcess:
         return stream
 
     async def state(self) -> StateReport:
+        report: StateReport = await self._ask(AskState, STATE_TIMEOUT)
+        return report
+
+    async def check_grammar(self, grammar: Grammar) -> GrammarReport:
+        def question(query_id: int) -> CheckGrammar:
+            return CheckGrammar(query_id, grammar)
+
+        report: GrammarReport = await self._ask(question, GRAMMAR_TIMEOUT)
+        return report
+
+    async def _ask(self, question: Callable[[int], ToEngine], patience: float) -> Any:
+        """Whatever the engine answers to a question with this number. Raises EngineUnavailable."""
         self._supervisor.check_ready()
         query_id = next(self._question_ids)
-        answer: asyncio.Future[StateReport] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._questions[query_id] = answer
         try:
-            self._command(AskState(query_id))
-            return await asyncio.wait_for(answer, STATE_TIMEOUT)
+            self._command(question(query_id))
+            return await asyncio.wait_for(answer, patience)
         except TimeoutError as error:
             raise EngineUnavailable("the engine is in a long step", retry_after=1.0) from error
         finally:
@@ -177,7 +198,7 @@ class EngineProcess:
         match message:
             case StepOutput():
                 self._on_step(message)
-            case StateReport():
+            case StateReport() | GrammarReport():
                 answer = self._questions.get(message.query_id)
                 if answer is not None and not answer.done():
                     answer.set_result(message)
@@ -185,6 +206,9 @@ class EngineProcess:
     def _on_step(self, output: StepOutput) -> None:
         self._counters = output.counters
         streams = self._streams
+        for ready in output.ready:
+            if (stream := streams.get(ready.request_id)) is not None:
+                stream.push(ready)
         for started in output.started:
             self._backlog.start(started.request_id)
             if (stream := streams.get(started.request_id)) is not None:

@@ -10,10 +10,14 @@ from typing import Literal
 
 import msgspec
 
+from grammar.spec import BackendName, Grammar
+
 FinishReason = Literal["stop", "length", "abort"]
 """Why a sequence ended: a stop token, a length limit, or the client's own wish."""
 
-FailureKind = Literal["bad_request", "engine_error", "deadline", "shutting_down"]
+FailureKind = Literal[
+    "bad_request", "bad_grammar", "grammar_too_complex", "engine_error", "deadline", "shutting_down"
+]
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,6 +54,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     `namespace` separates KV that must not be shared (tenant, salt); the engine adds its own model digests to it.
     `priority`: lower runs first. `deadline` counts from the engine's receipt of the request; past it a queued request is
     dropped unstarted and a running one ends with a failure of kind `deadline`.
+    `grammar` is what each answer has to look like, its end tokens aside; None leaves it free. Where it allows one
+    continuation only, several tokens come without being sampled, unless log-probabilities are asked for.
     """
 
     request_id: str
@@ -62,6 +68,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     priority: int = 0
     deadline: float | None = None
     use_cache: bool = True
+    grammar: Grammar | None = None
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -78,6 +85,18 @@ class RequestStarted(msgspec.Struct, frozen=True, array_like=True):
     request_id: str
     cached_tokens: int
     queued: float
+
+
+class GrammarReady(msgspec.Struct, frozen=True, array_like=True):
+    """Sent once for a request with a grammar, when it is compiled: from here on it cannot be refused for its grammar.
+
+    `seconds` is the time it took; 0 if the compiled grammar was kept from before.
+    """
+
+    request_id: str
+    backend: BackendName
+    seconds: float
+    nbytes: int
 
 
 class SequenceDelta(msgspec.Struct, frozen=True, array_like=True):
@@ -148,6 +167,13 @@ class AskState(msgspec.Struct, frozen=True, tag="ask_state"):
     query_id: int
 
 
+class CheckGrammar(msgspec.Struct, frozen=True, tag="check_grammar"):
+    """Compile a grammar and say what came of it; nothing is generated."""
+
+    query_id: int
+    grammar: Grammar
+
+
 class SetFailpoint(msgspec.Struct, frozen=True, tag="set_failpoint"):
     """Test mode only; an engine outside test mode ignores it and logs."""
 
@@ -162,7 +188,7 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """End now. The client has drained what it wanted drained."""
 
 
-ToEngine = Submit | Abort | AskState | SetFailpoint | Flush | Shutdown
+ToEngine = Submit | Abort | AskState | CheckGrammar | SetFailpoint | Flush | Shutdown
 
 # ---- engine to client ------------------------------------------------------------------------------------------------
 
@@ -193,6 +219,20 @@ class StepOutput(msgspec.Struct, frozen=True, tag="step"):
     started: tuple[RequestStarted, ...]
     failed: tuple[RequestFailed, ...]
     counters: EngineCounters
+    ready: tuple[GrammarReady, ...] = ()
+
+
+class GrammarReport(msgspec.Struct, frozen=True, kw_only=True, tag="grammar_report"):
+    """An answer to `CheckGrammar`. `error` is None if the grammar compiled, else why it did not; `kind` then says whose
+    fault that is. `cached`: it was there already, and `seconds` is what it took then."""
+
+    query_id: int
+    backend: BackendName | None = None
+    seconds: float = 0.0
+    nbytes: int = 0
+    cached: bool = False
+    kind: FailureKind | None = None
+    error: str | None = None
 
 
 class StateReport(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
@@ -217,4 +257,4 @@ class StartFailed(msgspec.Struct, frozen=True, tag="start_failed"):
     permanent: bool
 
 
-ToClient = EngineInfo | StepOutput | StateReport | StartFailed
+ToClient = EngineInfo | StepOutput | StateReport | GrammarReport | StartFailed

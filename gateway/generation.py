@@ -16,7 +16,7 @@ import msgspec
 
 from engine.client import RequestStream, StreamEvent
 from engine.errors import RequestFailure
-from engine.request import RequestStarted, SequenceDelta, TokenLogprob
+from engine.request import GrammarReady, RequestStarted, SequenceDelta, TokenLogprob
 
 from .detokenizer import Detokenizer
 from .stops import StopSearch
@@ -193,6 +193,7 @@ class Generation:
         self.timing = Timing(submitted=self._now())
         self.gaps: list[float] = []
         self.cached = 0
+        self.grammar: GrammarReady | None = None
         self.prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
         self._held: list[SequenceDelta] = []
         self._failure = RequestFailure("the engine ended the request without an answer")
@@ -243,6 +244,9 @@ class Generation:
         for event in events:
             if isinstance(event, RequestStarted):
                 self._start(event, now)
+                continue
+            if isinstance(event, GrammarReady):
+                self.grammar = event
                 continue
             if event.finish == "abort":
                 raise RequestFailure("the engine gave the request up")

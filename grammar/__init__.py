@@ -1,5 +1,13 @@
-"""Structured output: the contract a schema makes and the masks that keep it.
+"""Structured output: the contract a schema makes and the masks that keep it. Knows no model, no request, no HTTP.
 
-Nothing lives here yet. The gateway refuses `response_format`, `tools` and their kin with a 400 until this package
-can honour them.
+Pure, for whoever wants to answer before anything is queued:
+
+spec         every form of constraint as one tree of nodes
+contract     a schema's keywords, each with what is promised about it
+errors       what is raised on purpose
+
+With constraint engines behind them, for the process that decodes:
+
+vocabulary   what the model's tokens spell
+backends/    llguidance, xgrammar, outlines-core
 """

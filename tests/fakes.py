@@ -11,18 +11,21 @@ from dataclasses import dataclass, field
 from engine.backlog import Backlog, Place, QueueLimits, QueueState
 from engine.batch import Plan, PlannedRow, RowResult, StepResult
 from engine.client import EngineHealth, EngineStatus, RequestStream
-from engine.errors import EngineUnavailable, RequestFailure
+from engine.errors import EngineUnavailable, GrammarRefused, RequestFailure
 from engine.hash_model import POISON, adapter_word, choose, position_word
 from engine.request import (
     EngineCounters,
     EngineInfo,
     FinishReason,
     GenerationRequest,
+    GrammarReady,
+    GrammarReport,
     RequestStarted,
     SequenceDelta,
     StateReport,
     TokenLogprob,
 )
+from grammar.spec import Grammar
 
 _WORD = (1 << 64) - 1
 
@@ -45,7 +48,8 @@ class FakeEngine:
     """An `EngineClient` without an engine: every answer comes from a script, on the event loop.
 
     `prefill_delay` passes before a request starts, `token_delay` before each token; `fail_after` tokens the request fails
-    with `failure`. `running` and `aborted` tell what the client let go of.
+    with `failure`. `running` and `aborted` tell what the client let go of. With `grammar_error` every grammar is refused;
+    without it none constrains anything.
     """
 
     def __init__(self, script: Script = letters, *, max_model_len: int = 2048) -> None:
@@ -60,6 +64,8 @@ class FakeEngine:
         self.requests: list[GenerationRequest] = []
         self.aborted: list[tuple[str, int | None]] = []
         self.failpoints: list[str] = []
+        self.grammar_error: str | None = None
+        self.checked_grammars: list[Grammar] = []
         self.flushes = 0
         self.status: EngineStatus = "ready"
         self.heartbeat_age = 0.0
@@ -147,6 +153,13 @@ class FakeEngine:
             failpoints=tuple(self.failpoints),
         )
 
+    async def check_grammar(self, grammar: Grammar) -> GrammarReport:
+        self._check_ready()
+        self.checked_grammars.append(grammar)
+        if self.grammar_error is not None:
+            return GrammarReport(query_id=0, kind="bad_grammar", error=self.grammar_error)
+        return GrammarReport(query_id=0, backend="llguidance", seconds=0.001, nbytes=1000)
+
     def set_failpoint(self, spec: str) -> None:
         self.failpoints.append(spec)
 
@@ -183,6 +196,11 @@ class FakeEngine:
     async def _serve(self, request: GenerationRequest, stream: RequestStream) -> None:
         if self.prefill_delay:
             await asyncio.sleep(self.prefill_delay)
+        if request.grammar is not None:
+            if self.grammar_error is not None:
+                stream.fail(GrammarRefused(self.grammar_error, too_complex=False))
+                return
+            stream.push(GrammarReady(request.request_id, "llguidance", 0.001, 1000))
         self.backlog.start(request.request_id)
         stream.push(RequestStarted(request.request_id, self.cached_tokens, 0.0))
         self.totals["prompt"] += len(request.prompt)
