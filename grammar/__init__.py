@@ -2,12 +2,13 @@
 
 Pure, for whoever wants to answer before anything is queued:
 
-spec         every form of constraint as one tree of nodes
-contract     a schema's keywords, each with what is promised about it
-errors       what is raised on purpose
+spec            every form of constraint as one tree of nodes
+contract        a schema's keywords, each with what is promised about it
+errors          what is raised on purpose
 
 With constraint engines behind them, for the process that decodes:
 
-vocabulary   what the model's tokens spell
-backends/    llguidance, xgrammar, outlines-core
+tokenizer_file  a model's tokenizer.json: which tokens there are and what each spells
+vocabulary      what the model's tokens spell
+backends/       llguidance, xgrammar, outlines-core
 """

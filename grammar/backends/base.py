@@ -71,3 +71,12 @@ class Backend(Protocol):
     def compile(self, grammar: Grammar) -> Compiled:
         """Raises BadGrammar or TooComplex. May take seconds and gigabytes: the compiler runs it where that is harmless."""
         ...
+
+    def export(self, compiled: Compiled) -> bytes:
+        """What another process needs besides the grammar to have the same without compiling; empty if that costs more
+        than to compile again. Only for `load` of the same version and vocabulary."""
+        ...
+
+    def load(self, grammar: Grammar, exported: bytes) -> Compiled:
+        """What `export` gave, for a grammar that compiled elsewhere. Raises BadGrammar if it is damaged."""
+        ...
