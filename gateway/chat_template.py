@@ -6,23 +6,34 @@ The prompt has exactly the special tokens that the template writes: none that a 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from .message_adapter import MessageAdapter
+from .message_adapter import Abilities, MessageAdapter
 from .special_tokens import SpecialTokens
 from .template_sandbox import MAX_OUTPUT, Clock, Message, TemplateError, TemplateSandbox
 from .tokenizer import Tokenizer
 
-__all__ = ["ChatTemplate", "Message", "TemplateError"]
+__all__ = ["ChatTemplate", "Message", "TemplateError", "ToolPrompt"]
 
 _CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPrompt:
+    """Tools as a prompt shows them: `listed` for a template that takes a list, `text` for one that knows none."""
+
+    listed: Sequence[Message]
+    text: str
 
 
 class ChatTemplate:
@@ -57,18 +68,36 @@ class ChatTemplate:
         """ChatML, for the hash model."""
         return cls(_CHATML, tokenizer)
 
+    @property
+    def source(self) -> str:
+        """As the model's author wrote it."""
+        return self._sandbox.source
+
+    @property
+    def can(self) -> Abilities:
+        return self._adapter.can
+
     def encode(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, continue_final: bool = False
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final: bool = False,
+        tools: ToolPrompt | None = None,
+        variables: Mapping[str, Any] = _NOTHING,
     ) -> list[int]:
         """Prompt ids. `continue_final` leaves the last message open for the model to continue, and then there is no
-        generation prompt. Raises TemplateError, and TokenizerError for text that is not Unicode."""
+        generation prompt. `variables` are more of what the template may ask for.
+
+        Raises TemplateError, and TokenizerError for text that is not Unicode.
+        """
         try:
-            adapted = self._adapter.adapt(messages)
-            if not any(self._specials.touches(text) for text in _texts(adapted)):
-                text = self._render(adapted, add_generation_prompt, continue_final)
+            said = self._said(messages, tools, variables)
+            if not any(self._specials.touches(text) for text in said.texts()):
+                text = self._render(said, add_generation_prompt, continue_final)
                 return self._tokenizer.encode_segments(self._specials.split(text))
-            sentinel = self._absent_character(adapted)
-            guarded = [_guarded_message(message, self._specials, sentinel) for message in adapted]
+            sentinel = self._absent_character(said)
+            guarded = said.guarded(self._specials, sentinel)
         except RecursionError as error:
             raise TemplateError("the arguments of a tool call are nested too deeply") from error
         text = self._render(guarded, add_generation_prompt, continue_final)
@@ -78,65 +107,119 @@ class ChatTemplate:
         )
 
     def render(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, continue_final: bool = False
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final: bool = False,
+        tools: ToolPrompt | None = None,
+        variables: Mapping[str, Any] = _NOTHING,
     ) -> str:
         """The prompt as text, for people: special tokens of the template and of the messages look alike in it."""
-        return self._render(self._adapter.adapt(messages), add_generation_prompt, continue_final)
+        return self._render(self._said(messages, tools, variables), add_generation_prompt, continue_final)
 
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool, continue_final: bool) -> str:
+    def _said(
+        self, messages: Sequence[Message], tools: ToolPrompt | None, variables: Mapping[str, Any]
+    ) -> _Said:
+        if tools is None:
+            return _Said(self._adapter.adapt(messages), None, variables)
+        if self._adapter.can.tools:
+            return _Said(self._adapter.adapt(messages), tools.listed, variables)
+        return _Said(self._adapter.adapt(messages, tools.text), None, variables)
+
+    def _render(self, said: _Said, add_generation_prompt: bool, continue_final: bool) -> str:
         if not continue_final:
-            return self._sandbox.render(messages, add_generation_prompt=add_generation_prompt)
-        mark = self._absent_character(messages)
-        marked = [*messages[:-1], _with_mark(messages[-1], mark)]
-        before, found, _ = self._sandbox.render(marked, add_generation_prompt=False).rpartition(mark)
+            return self._write(said, said.messages, add_generation_prompt)
+        mark = self._absent_character(said)
+        marked = [*said.messages[:-1], _with_mark(said.messages[-1], mark)]
+        before, found, _ = self._write(said, marked, False).rpartition(mark)
         if not found:
             raise TemplateError("the chat template does not show the last message, so it cannot be continued")
         return before
 
-    def _absent_character(self, messages: Sequence[Message]) -> str:
-        """A private-use character that neither the template nor a message holds."""
-        used = set(self._sandbox.source).union(*_texts(messages))
+    def _write(self, said: _Said, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+        return self._sandbox.render(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            tools=said.tools,
+            variables=said.variables,
+        )
+
+    def _absent_character(self, said: _Said) -> str:
+        """A private-use character that neither the template nor anything said holds."""
+        used = set(self._sandbox.source).union(*said.texts())
         return next(c for c in map(chr, range(0xF0000, 0xFFFFE)) if c not in used)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a template is given of a request."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Message] | None
+    variables: Mapping[str, Any]
+
+    def texts(self) -> Iterator[str]:
+        """Every string that a user controls."""
+        for message in self.messages:
+            for key, value in message.items():
+                if key != "role":
+                    yield from _strings(value, _OWN_WORDS)
+        yield from _strings(self.tools, _TOOL_WORDS)
+        for value in self.variables.values():
+            yield from _strings(value, _OWN_WORDS)
+
+    def guarded(self, specials: SpecialTokens, sentinel: str) -> _Said:
+        """The same with all those strings broken where they could be part of a special token."""
+
+        def guard(value: Any, own: frozenset[str]) -> Any:
+            return _guarded(value, specials, sentinel, own)
+
+        return _Said(
+            [
+                {key: value if key == "role" else guard(value, _OWN_WORDS) for key, value in message.items()}
+                for message in self.messages
+            ],
+            guard(self.tools, _TOOL_WORDS),
+            {name: guard(value, _OWN_WORDS) for name, value in self.variables.items()},
+        )
 
 
 _OWN_WORDS = frozenset({"arguments", "content", "function", "id", "name", "text", "type"})
 """Words of the message format itself. Templates look for them, so they stay whole; nobody can choose them."""
 
 
-def _texts(messages: Iterable[Message]) -> Iterator[str]:
-    """Every string of the messages that a user controls."""
-    for message in messages:
-        for key, value in message.items():
-            if key != "role":
-                yield from _strings(value)
+_TOOL_WORDS = _OWN_WORDS | {
+    *("description", "parameters", "properties", "required", "items", "enum", "default", "format", "title"),
+    *("additionalProperties", "anyOf", "allOf", "oneOf", "not", "const", "pattern", "nullable"),
+    *("object", "array", "string", "integer", "number", "boolean", "null", "custom"),
+}
+"""The same for tools: templates that write a signature look into the schema of its parameters."""
 
 
-def _strings(value: object) -> Iterator[str]:
+def _strings(value: object, own: frozenset[str]) -> Iterator[str]:
     if isinstance(value, str):
-        if value not in _OWN_WORDS:
+        if value not in own:
             yield value
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _strings(key)
-            yield from _strings(item)
-    elif isinstance(value, list):
+            yield from _strings(key, own)
+            yield from _strings(item, own)
+    elif isinstance(value, list | tuple):
         for item in value:
-            yield from _strings(item)
+            yield from _strings(item, own)
 
 
-def _guarded_message(message: Message, specials: SpecialTokens, sentinel: str) -> Message:
-    return {
-        key: value if key == "role" else _guarded(value, specials, sentinel) for key, value in message.items()
-    }
-
-
-def _guarded(value: Any, specials: SpecialTokens, sentinel: str) -> Any:
+def _guarded(value: Any, specials: SpecialTokens, sentinel: str, own: frozenset[str]) -> Any:
     if isinstance(value, str):
-        return value if value in _OWN_WORDS else specials.broken(value, sentinel)
+        return value if value in own else specials.broken(value, sentinel)
     if isinstance(value, dict):
-        return {_guarded(k, specials, sentinel): _guarded(v, specials, sentinel) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_guarded(item, specials, sentinel) for item in value]
+        return {
+            _guarded(k, specials, sentinel, own): _guarded(v, specials, sentinel, own)
+            for k, v in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_guarded(item, specials, sentinel, own) for item in value]
     return value
 
 

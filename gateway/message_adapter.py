@@ -10,10 +10,13 @@ looked for in its source, because a template that writes any role's name would s
 * JSON strings of call arguments become objects, which is what templates expect.
 * For a template without tools a call is `<tool_call>`, a line of JSON with name and arguments, `</tool_call>` at the end
   of the assistant's text, and a run of results is a user message of `<tool_response>` blocks.
+* Tools that a template has no place for are described at the end of the system message.
+* Where a template takes no other ids of calls than nine letters and digits, they become such.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,8 +40,12 @@ class Abilities:
     """Tells `developer` from other roles."""
     text_content: bool
     """Takes content as a string (if not: as a list of parts)."""
-    tools: bool
+    calls: bool
     """Shows calls in the history, and their results."""
+    long_ids: bool
+    """Takes any string as the id of a call."""
+    tools: bool
+    """Shows the tools it is given, with their parameters."""
 
 
 class MessageAdapter:
@@ -47,14 +54,20 @@ class MessageAdapter:
     def __init__(self, sandbox: TemplateSandbox) -> None:
         self.can = _probe(sandbox)
 
-    def adapt(self, messages: Sequence[Message]) -> list[Message]:
-        """New messages; the given ones are not changed. Raises TemplateError for an unknown role and for content
-        that is not text."""
+    def adapt(self, messages: Sequence[Message], tools: str = "") -> list[Message]:
+        """New messages; the given ones are not changed. `tools` describes them to a template that has no place for them.
+
+        Raises TemplateError for an unknown role and for content that is not text.
+        """
         if not messages:
             raise TemplateError("there are no messages")
         adapted = [self._normal(message) for message in messages]
-        if not self.can.tools:
-            adapted = list(_without_tools(adapted))
+        if not self.can.calls:
+            adapted = list(_without_calls(adapted))
+        elif not self.can.long_ids:
+            adapted = [_with_short_ids(message) for message in adapted]
+        if tools:
+            adapted = _with_tools(adapted, tools)
         if not self.can.late_system and any(m["role"] == "system" for m in adapted):
             adapted = _gather_system(adapted, own_message=self.can.system)
         return adapted if self.can.text_content else [_with_parts(m) for m in adapted]
@@ -83,29 +96,62 @@ def _probe(sandbox: TemplateSandbox) -> Abilities:
     early = [_say("system", "qsystem"), _say("user", "qfirst")]
     late = [*early, _say("assistant", "qlast"), _say("system", "qlate"), _say("user", "qmore")]
     function = {"name": "qname", "arguments": {"qkey": "qvalue"}}
-    called = [
-        _say("user", "qfirst"),
-        {
-            **_say("assistant", ""),
-            "tool_calls": [{"id": "call00001", "type": "function", "function": function}],
-        },
-        {**_say("tool", "qresult"), "tool_call_id": "call00001", "name": "qname"},
-        _say("assistant", "qlast"),
-        _say("user", "qmore"),
-    ]
+
+    def shows_calls(call_id: str) -> bool:
+        called = [
+            _say("user", "qfirst"),
+            {
+                **_say("assistant", ""),
+                "tool_calls": [{"id": call_id, "type": "function", "function": function}],
+            },
+            {**_say("tool", "qresult"), "tool_call_id": call_id, "name": "qname"},
+            _say("assistant", "qlast"),
+            _say("user", "qmore"),
+        ]
+        return shows(called, "qfirst", "qname", "qvalue", "qresult", "qlast")
+
+    long_ids = shows_calls("call_of_any_length")
+    asked = [_say("user", "qfirst")]
     return Abilities(
         system=shows(early, "qsystem", "qfirst"),
         late_system=shows(late, "qsystem", "qfirst", "qlast", "qlate", "qmore"),
         developer=re.search(r"""["']developer["']""", sandbox.source) is not None,
         text_content=text_content,
-        tools=shows(called, "qfirst", "qname", "qvalue", "qresult", "qlast"),
+        calls=long_ids or shows_calls("call00001"),
+        long_ids=long_ids,
+        tools=_shows(
+            sandbox,
+            asked if text_content else [_with_parts(m) for m in asked],
+            "qtool",
+            "qparameter",
+            tools=[_TOOL],
+        ),
     )
 
 
-def _shows(sandbox: TemplateSandbox, messages: Sequence[Message], *marks: str) -> bool:
+_TOOL: Message = {
+    "type": "function",
+    "function": {
+        "name": "qtool",
+        "description": "qdescription",
+        "parameters": {
+            "type": "object",
+            "properties": {"qparameter": {"type": "string", "description": "qmeaning"}},
+            "required": ["qparameter"],
+        },
+    },
+}
+
+
+def _shows(
+    sandbox: TemplateSandbox,
+    messages: Sequence[Message],
+    *marks: str,
+    tools: Sequence[Message] | None = None,
+) -> bool:
     """Whether the template renders these messages with all the marks, in order."""
     try:
-        text = sandbox.render(messages, add_generation_prompt=True)
+        text = sandbox.render(messages, add_generation_prompt=True, tools=tools)
     except TemplateError:
         return False
     return re.search(".*".join(marks), text, re.DOTALL) is not None
@@ -144,7 +190,31 @@ def _with_object_arguments(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-def _without_tools(messages: Iterable[Message]) -> Iterator[Message]:
+def _with_short_ids(message: Message) -> Message:
+    short = dict(message)
+    if "tool_calls" in message:
+        short["tool_calls"] = [{**call, "id": _short_id(call["id"])} for call in message["tool_calls"]]
+    if "tool_call_id" in message:
+        short["tool_call_id"] = _short_id(message["tool_call_id"])
+    return short
+
+
+def _short_id(call_id: str) -> str:
+    """Nine letters and digits, the same for the same id."""
+    if re.fullmatch("[A-Za-z0-9]{9}", call_id):
+        return call_id
+    return hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:9]
+
+
+def _with_tools(messages: Sequence[Message], tools: str) -> list[Message]:
+    """Behind the first system message, so that what stood there before keeps its cached prefix."""
+    if messages[0]["role"] != "system":
+        return [_say("system", tools), *messages]
+    first = messages[0]
+    return [{**first, "content": f"{first['content']}\n\n{tools}"}, *messages[1:]]
+
+
+def _without_calls(messages: Iterable[Message]) -> Iterator[Message]:
     results: list[str] = []
     for message in messages:
         if message["role"] == "tool":

@@ -23,6 +23,11 @@ Message = dict[str, Any]
 
 Clock = Callable[[], dt.datetime]
 
+OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+"""Names that every template is given by us; special tokens such as bos_token come besides."""
+
+_NOTHING: Mapping[str, Any] = {}
+
 MAX_OUTPUT = 64 * 2**20
 """Characters a rendering may have: above any request body, far below memory."""
 
@@ -54,12 +59,20 @@ class TemplateSandbox:
         except jinja2.TemplateError as error:
             raise TemplateError(f"the chat template does not compile: {error}") from error
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
-        """The prompt as the template writes it. Raises TemplateError."""
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool,
+        tools: Sequence[Message] | None = None,
+        variables: Mapping[str, Any] = _NOTHING,
+    ) -> str:
+        """The prompt as the template writes it. `variables` are what else it may ask for. Raises TemplateError."""
         context = {
+            **variables,
             **self._names,
             "messages": messages,
-            "tools": None,
+            "tools": tools,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }

@@ -61,6 +61,11 @@ def missing(param: str) -> InvalidRequest:
     )
 
 
+def unknown(param: str) -> InvalidRequest:
+    param = param[:100]
+    return InvalidRequest(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
+
+
 def kind(value: object) -> str:
     """What JSON calls a value, with its article."""
     if value is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..config import Limits
 from ..errors import InvalidRequest, unsupported
 from ..prompts import Message
-from .fields import missing, wrong_type
+from .fields import missing, unknown, wrong_type
 
 ROLES = ("developer", "system", "user", "assistant", "tool")
 IGNORED = frozenset({"annotations"})
@@ -163,7 +163,4 @@ def _check_count(items: list[object], limit: int, at: str) -> None:
 
 
 def _unknown(param: str, *, known: bool) -> InvalidRequest:
-    param = param[:100]
-    if known:
-        return unsupported(param)
-    return InvalidRequest(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
+    return unsupported(param[:100]) if known else unknown(param)
