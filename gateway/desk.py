@@ -18,6 +18,7 @@ from engine.backlog import Place
 from engine.client import EngineClient
 from engine.errors import DeadlineExceeded, RequestFailure
 from engine.request import EngineInfo, GenerationRequest, SamplingParams
+from grammar.spec import Grammar
 
 from .caller import Caller
 from .errors import Overloaded
@@ -36,6 +37,7 @@ class Job:
     n: int
     cache_salt: str | None
     priority: int
+    grammar: Grammar | None = None
 
 
 class Desk:
@@ -103,6 +105,7 @@ class Desk:
             deadline=max(caller.remaining(), 0.0),
             # scoring a prompt needs every position computed
             use_cache=job.sampling.prompt_logprobs is None,
+            grammar=job.grammar,
         )
         stream = self._engine.submit(request, place)
         generation = Generation(stream, self._tokenizer, job.text)

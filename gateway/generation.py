@@ -53,21 +53,24 @@ class TokenDetail(msgspec.Struct, frozen=True, gc=False):
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
-    """What became certain of one choice at once. `finish` is set on its last piece. `details` only when asked for."""
+    """What became certain of one choice at once. `finish` is set on its last piece, and `cut` if a stop string was the
+    reason. `details` only when asked for."""
 
     index: int
     text: str
     details: tuple[TokenDetail, ...] = ()
     finish: Finish | None = None
+    cut: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One whole choice."""
+    """One whole choice. `cut`: a stop string ended it, not the model."""
 
     index: int
     text: str
     details: tuple[TokenDetail, ...]
     finish: Finish
+    cut: bool = False
 
 
 @dataclass(slots=True)
@@ -174,7 +177,7 @@ class Choice:
     def _piece(self, text: str) -> Piece:
         details = tuple(self._pending)
         self._pending.clear()
-        return Piece(self.index, text, details, self.finish)
+        return Piece(self.index, text, details, self.finish, self._stops.stopped)
 
 
 class Generation:
@@ -295,7 +298,8 @@ class Generation:
 def _join(pieces: list[Piece]) -> Answer:
     details = tuple(detail for piece in pieces for detail in piece.details)
     finish: Finish = "stop" if pieces[-1].finish == "stop" else "length"
-    return Answer(pieces[-1].index, "".join([piece.text for piece in pieces]), details, finish)
+    text = "".join([piece.text for piece in pieces])
+    return Answer(pieces[-1].index, text, details, finish, pieces[-1].cut)
 
 
 async def together(work: list[Coroutine[Any, Any, T]]) -> list[T]:

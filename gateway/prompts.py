@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from .chat_template import ToolPrompt
 from .detokenizer import Detokenizer
 from .errors import ApiError, InvalidRequest
 from .model import TextModel
@@ -24,6 +25,7 @@ PROBE_SLACK = 64
 not be read. The slack covers tokens that the cut splits."""
 
 Message = dict[str, object]
+_NOTHING: Mapping[str, object] = {}
 T = TypeVar("T")
 
 
@@ -41,7 +43,14 @@ class Prompts:
         self._threads = threads
 
     async def chat(
-        self, messages: list[Message], context: int, *, add_generation_prompt: bool, continue_final: bool
+        self,
+        messages: list[Message],
+        context: int,
+        *,
+        add_generation_prompt: bool,
+        continue_final: bool,
+        tools: ToolPrompt | None = None,
+        variables: Mapping[str, object] = _NOTHING,
     ) -> list[int]:
         """The rendered conversation. Raises TemplateError, InvalidRequest when it does not fit into `context`."""
         template = self._model.template
@@ -53,11 +62,17 @@ class Prompts:
                 code="no_chat_template",
             )
         texts = list(_texts(messages))
+        if tools is not None:
+            texts.append(tools.text)
         await self._probe(texts, context, param="messages")
 
         def encode() -> list[int]:
             return template.encode(
-                messages, add_generation_prompt=add_generation_prompt, continue_final=continue_final
+                messages,
+                add_generation_prompt=add_generation_prompt,
+                continue_final=continue_final,
+                tools=tools,
+                variables=variables,
             )
 
         ids = await self._run(encode, sum(map(len, texts)) + MESSAGE_CHARS * len(messages))
@@ -106,10 +121,11 @@ class Prompts:
 
 
 def _texts(messages: Iterable[Message]) -> Iterator[str]:
-    """What may be long in messages: their contents, and the arguments of calls."""
+    """What may be long in messages: their contents, thoughts, and the arguments of calls."""
     for message in messages:
-        if isinstance(content := message.get("content"), str):
-            yield content
+        for part in ("content", "reasoning_content"):
+            if isinstance(text := message.get(part), str):
+                yield text
         if isinstance(calls := message.get("tool_calls"), list):
             yield from (call["function"]["arguments"] for call in calls)
 

@@ -145,3 +145,16 @@ async def test_the_first_failure_is_raised_alone() -> None:
     bad.stream.fail(RequestFailure("one"))
     with pytest.raises(RequestFailure, match=r"^one$"):
         await together([good.generation.collect(), bad.generation.collect()])
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "cut"),
+    [(b"abz", "stop", True), (b"axz", "stop", False), (b"ax", "length", False), (b"xx", "length", False)],
+)
+async def test_an_answer_knows_whether_a_stop_string_ended_it(
+    text: bytes, finish: FinishReason, cut: bool
+) -> None:
+    wire = Wire(options=TextOptions(stops=("ab",)))
+    wire.delta(0, text, finish)
+    (answer,) = await wire.generation.collect()
+    assert (answer.finish, answer.cut) == (finish, cut)
