@@ -1,0 +1,146 @@
+"""Whether a finished text is JSON that satisfies a schema, told by jsonschema-rs: a second opinion to what decoding enforced.
+
+Nothing is ever fetched: a reference that leads out of the schema does not compile. Patterns run in an engine that
+may backtrack, and give up after a bounded number of steps; then the pattern counts as not matched.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import islice
+from typing import Any, NoReturn
+
+import jsonschema_rs
+
+from .errors import BadSchema, TooComplex
+
+MAX_PROBLEMS = 16
+"""Problems told of one text; the first say enough."""
+MAX_MESSAGE = 300
+BACKTRACK_LIMIT = 100_000
+"""Steps one pattern may take on one string: a few milliseconds."""
+PATTERN_BYTES = 1 << 20
+"""Memory one compiled pattern may take."""
+
+Schema = dict[str, Any] | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """`path` is the JSON pointer (RFC 6901) of the value at fault in the text, `keyword` the keyword it breaks."""
+
+    path: str
+    keyword: str
+    message: str
+
+
+TOO_DEEP = Problem("", "", "nested too deeply to be checked")
+
+
+class Validator:
+    """A schema, compiled once. Safe to use from several threads.
+
+    Raises TooComplex for a schema nested hundreds deep, BadSchema for what is no schema of its draft: the one `$schema` names, else 2020-12, else draft 7 for the
+    older shapes that 2020-12 gave up (`items` as a list).
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._validator = _compiled(schema)
+
+    def problems(self, text: str) -> tuple[Problem, ...]:
+        """What is wrong with the text; empty if it is valid. Takes milliseconds for long ones."""
+        try:
+            value = _read(text)
+        except ValueError as error:
+            return (Problem("", "", f"not JSON: {error}"[:MAX_MESSAGE]),)
+        except RecursionError:
+            return (TOO_DEEP,)
+        return self.faults(value)
+
+    def faults(self, value: object) -> tuple[Problem, ...]:
+        """The same for a value that has been read already."""
+        try:
+            if self._validator.is_valid(value):
+                return ()
+            return tuple(
+                _problem(error) for error in islice(self._validator.iter_errors(value), MAX_PROBLEMS)
+            )
+        except ValueError:
+            return (TOO_DEEP,)
+
+
+def _compiled(schema: Schema) -> jsonschema_rs.Validator:
+    try:
+        return jsonschema_rs.validator_for(schema, **_OPTIONS)
+    except jsonschema_rs.ValidationError as error:
+        if not isinstance(schema, dict) or "$schema" in schema:
+            raise _bad(error) from None
+        try:
+            return jsonschema_rs.Draft7Validator(schema, **_OPTIONS)
+        except jsonschema_rs.ValidationError:
+            raise _bad(error) from None
+    except ValueError as error:
+        raise TooComplex(f"{error}"[:MAX_MESSAGE]) from None
+
+
+_OPTIONS: dict[str, Any] = {
+    "validate_formats": True,
+    "offline": True,
+    "pattern_options": jsonschema_rs.FancyRegexOptions(
+        backtrack_limit=BACKTRACK_LIMIT, size_limit=PATTERN_BYTES, dfa_size_limit=PATTERN_BYTES
+    ),
+}
+
+
+def _bad(error: jsonschema_rs.ValidationError) -> BadSchema:
+    """The instance of such an error is the schema: its path leads to what is wrong in it."""
+    return BadSchema(error.message[:MAX_MESSAGE], path=pointer(error.instance_path))
+
+
+def _problem(error: jsonschema_rs.ValidationError) -> Problem:
+    path = error.schema_path
+    keyword = next((str(step) for step in reversed(path) if isinstance(step, str)), "")
+    return Problem(pointer(error.instance_path), keyword, error.message[:MAX_MESSAGE])
+
+
+def pointer(steps: Iterable[str | int]) -> str:
+    """A JSON pointer (RFC 6901)."""
+    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in steps)
+
+
+def _read(text: str) -> object:
+    """The value of a JSON text, numbers of any size included. Raises ValueError, RecursionError."""
+    if "\\ud" in text or "\\uD" in text:
+        text = _SURROGATES.sub(_whole, text)
+    return json.loads(text, parse_constant=_refuse, parse_int=_integer, parse_float=_decimal)
+
+
+_SURROGATES = re.compile(
+    r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+_HALF = 6
+
+
+def _whole(found: re.Match[str]) -> str:
+    """Half a surrogate pair is JSON, but no Unicode, and the validator reads Unicode: another character of the same length."""
+    return "\\ufffd" if len(found[0]) == _HALF else found[0]
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _integer(digits: str) -> int | Decimal:
+    """Python turns only so many digits into an int, since that takes quadratic time."""
+    return int(digits) if len(digits) < sys.int_info.default_max_str_digits else Decimal(digits)
+
+
+def _decimal(digits: str) -> float | Decimal:
+    number = float(digits)
+    return number if math.isfinite(number) else Decimal(digits)
