@@ -1,11 +1,11 @@
-"""A plan for one step, what came of it, and the protocol of whoever carries it out."""
+"""A plan for one step, what came of it, and the protocols of whoever carries it out and of what is allowed to come."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from .request import TokenLogprob
+from .request import FailureKind, TokenLogprob
 from .sequence import Sequence
 
 
@@ -55,15 +55,19 @@ class RowResult:
     """What a row brought: a token if it was to sample, log-probabilities if asked for, or why it failed.
 
     `prompt_logprobs` holds one item for each prompt position `p` with `start < p <= start + count`: the log-probability
-    of prompt token `p`, known once position `p - 1` is computed. A row with `error` set fails its request alone.
-    `forced` are tokens that have to follow `token`, because the sequence's grammar allows nothing else.
+    of prompt token `p`, known once position `p - 1` is computed. A row with `error` set fails its request alone; `fault`
+    says whose fault it is. A row that was to sample and is `postponed` could not yet, and is to be run again.
+    `forced` are tokens that have to follow `token`, because the sequence's grammar allows nothing else; they come without
+    log-probabilities.
     """
 
     token: int | None = None
     logprob: TokenLogprob | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
     error: str | None = None
+    fault: FailureKind = "engine_error"
     forced: tuple[int, ...] = ()
+    postponed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +93,33 @@ class RunnerInfo:
     attention: str
 
 
+class Masks(Protocol):
+    """What grammars allow the rows of a step. Filled while the step computes: to be asked as late as can be."""
+
+    def of(self, row: PlannedRow) -> memoryview | RowResult | None:
+        """For a row that samples: int32 words, of which bit `t % 32` of word `t // 32` allows token `t`; None allows all.
+
+        A RowResult is all that comes of the row: it cannot be sampled, or not yet. May wait, but not for long.
+        """
+        ...
+
+
+class NoMasks:
+    """Every row is free."""
+
+    def of(self, row: PlannedRow) -> None:
+        return None
+
+
+NO_MASKS = NoMasks()
+
+
 class Runner(Protocol):
     """Carries out plans. Two implementations: the torch runner and the hash model."""
 
     @property
     def info(self) -> RunnerInfo: ...
 
-    def run(self, plan: Plan) -> StepResult:
-        """Do the copies, compute every row, sample. Raises only if the whole step is lost."""
+    def run(self, plan: Plan, masks: Masks) -> StepResult:
+        """Do the copies, compute every row, sample what the masks allow. Raises only if the whole step is lost."""
         ...

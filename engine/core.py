@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from .batch import Plan, PlannedRow, RowResult, Runner, RunnerInfo, StepResult
+from .batch import NO_MASKS, Plan, PlannedRow, RowResult, Runner, RunnerInfo, StepResult
 from .errors import BadRequest
 from .failpoints import Failpoints
 from .prepare import check_request
@@ -76,7 +76,7 @@ class Engine:
     def run(self, plan: Plan) -> StepResult:
         """Carry a plan out. Rows of requests that make the runner raise come back as errors; the others are computed."""
         try:
-            return self._runner.run(plan)
+            return self._runner.run(plan, NO_MASKS)
         except Exception:  # noqa: BLE001 - a runner may fail in any way
             self._log.exception("step %d failed", plan.step)
         return self._run_one_by_one(plan)
@@ -130,7 +130,7 @@ class Engine:
 
     def _run_part(self, part: Plan) -> tuple[RowResult, ...]:
         try:
-            return self._runner.run(part).rows
+            return self._runner.run(part, NO_MASKS).rows
         except Exception:  # noqa: BLE001 - as in `run`
             request_id = part.rows[0].sequence.request.request_id
             self._log.exception("step %d failed for request %s alone", part.step, request_id)

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .batch import Plan, RowResult, Runner, RunnerInfo, StepResult
+from .batch import Masks, Plan, RowResult, Runner, RunnerInfo, StepResult
 from .errors import BadRequest
 
 OFF = "off"
@@ -122,11 +122,11 @@ class FaultyRunner:
     def info(self) -> RunnerInfo:
         return self._runner.info
 
-    def run(self, plan: Plan) -> StepResult:
+    def run(self, plan: Plan, masks: Masks) -> StepResult:
         due = self._failpoints.due(plan.step)
         for failpoint in due:
             self._strike(failpoint, plan)
-        result = self._runner.run(plan)
+        result = self._runner.run(plan, masks)
         if any(failpoint.name == "nan_logits" for failpoint in due):
             return StepResult((RowResult(error=NOT_FINITE), *result.rows[1:]))
         return result

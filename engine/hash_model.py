@@ -10,12 +10,13 @@ Letters: P pages, S positions in a page, R rows, T positions computed in a step,
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from .batch import Plan, PlannedRow, RowResult, RunnerInfo, StepResult
+from .batch import Masks, Plan, PlannedRow, RowResult, RunnerInfo, StepResult
 from .config import EngineConfig, context_of
 from .errors import StartError
 from .kv_budget import check_affordable, host_memory
@@ -71,6 +72,18 @@ def choose(fold: int, length: int, generated: int, sampling: SamplingParams, ind
     return token
 
 
+def permitted(token: int, allowed: int) -> int:
+    """The first token from `token` on that is one of `allowed`, a bit for each id and at least one; after the last comes 0."""
+    later = allowed >> token
+    if later:
+        return token + _lowest(later)
+    return _lowest(allowed)
+
+
+def _lowest(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1
+
+
 def logprob(token: int, fold: int, top: int) -> TokenLogprob:
     """Made up, but always the same: the token between -1 and 0, the alternatives below it one apart."""
     value = -float((mix64(fold ^ token) >> 40) % 1000 + 1) / 1024
@@ -87,8 +100,13 @@ def reference(
     index: int = 0,
     adapter: bytes = b"",
     max_length: int = 2**62,
+    *,
+    allowed: Callable[[list[int]], int] | None = None,
 ) -> list[int]:
-    """The tokens of choice `index`, whatever else runs: one position after the other, no pages."""
+    """The tokens of choice `index`, whatever else runs: one position after the other, no pages.
+
+    With a grammar `allowed` tells for the answer so far which tokens may come next, a bit for each.
+    """
     tokens = list(prompt)
     mixed = adapter_word(adapter)
     word = fold = 0
@@ -100,6 +118,8 @@ def reference(
             position += 1
         generated = len(tokens) - len(prompt)
         token = choose(fold, len(tokens), generated, sampling, index)
+        if allowed is not None:
+            token = permitted(token, allowed(tokens[len(prompt) :]))
         tokens.append(token)
         if token in sampling.stop_token_ids and generated >= sampling.min_tokens:
             break
@@ -167,7 +187,7 @@ class HashRunner:
     def info(self) -> RunnerInfo:
         return self._info
 
-    def run(self, plan: Plan) -> StepResult:
+    def run(self, plan: Plan, masks: Masks) -> StepResult:
         delay = self._step_delay + self._token_delay * plan.tokens
         if delay > 0:
             time.sleep(delay)
@@ -179,7 +199,12 @@ class HashRunner:
         tables = [self._table(row) for row in plan.rows]
         self._write(plan.rows, tables)
         folds = self._fold(plan.rows, tables)
-        return StepResult(tuple(map(self._outcome, plan.rows, tables, folds)))
+        return StepResult(
+            tuple(
+                self._outcome(row, table, fold, masks)
+                for row, table, fold in zip(plan.rows, tables, folds, strict=True)
+            )
+        )
 
     def _table(self, row: PlannedRow) -> Ints:
         table = self._tables.get(row.sequence.uid)
@@ -233,7 +258,7 @@ class HashRunner:
         folds: list[int] = np.add.reduceat(partial, first).tolist()
         return folds
 
-    def _outcome(self, row: PlannedRow, table: Ints, fold: int) -> RowResult:
+    def _outcome(self, row: PlannedRow, table: Ints, fold: int, masks: Masks) -> RowResult:
         sequence = row.sequence
         sampling = sequence.request.sampling
         prompt = None
@@ -241,8 +266,13 @@ class HashRunner:
             prompt = self._prompt_logprobs(row, table, sampling.prompt_logprobs)
         if not row.sample:
             return RowResult(prompt_logprobs=prompt)
+        mask = masks.of(row)
+        if isinstance(mask, RowResult):
+            return replace(mask, prompt_logprobs=prompt)
         length = row.start + row.count
         token = choose(fold, length, length - sequence.prompt_len, sampling, sequence.index)
+        if mask is not None:
+            token = permitted(token, int.from_bytes(mask, "little"))
         chosen = None if sampling.logprobs is None else logprob(token, fold, sampling.logprobs)
         return RowResult(token, chosen, prompt)
 

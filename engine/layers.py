@@ -1,6 +1,6 @@
 """The arithmetic of a decoder apart from attention, as one protocol with a torch and a native implementation.
 
-Letters: T tokens, N and M widths. `x` is float32 or bfloat16; sums run in float32 and results are rounded once.
+Letters: T tokens, N and M widths, V vocabulary, R rows of logits, of which K are masked by W words each. `x` is float32 or bfloat16; sums run in float32 and results are rounded once.
 """
 
 from __future__ import annotations
@@ -35,6 +35,13 @@ class Layers(Protocol):
         """silu of the first half of each row times the second half: [T, 2N] -> [T, N]."""
         ...
 
+    def bar(self, logits: Tensor, rows: Tensor, masks: Tensor) -> None:
+        """Make -inf in place, in K different rows (int64 [K]) of logits (float32 [R, V]), whatever their masks do not allow.
+
+        Masks are int32 [K, W], W >= V / 32: bit `t % 32` of word `t // 32` allows token `t`.
+        """
+        ...
+
 
 class TorchLayers:
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -55,3 +62,9 @@ class TorchLayers:
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         gate, up = gate_up.float().chunk(2, dim=-1)
         return (functional.silu(gate) * up).to(gate_up.dtype)
+
+    def bar(self, logits: Tensor, rows: Tensor, masks: Tensor) -> None:
+        rows, masks = rows.to(logits.device), masks.to(logits.device)
+        places = torch.arange(32, dtype=torch.int32, device=logits.device)
+        allowed = (masks.unsqueeze(-1) >> places & 1).view(len(rows), -1)[:, : logits.shape[1]]  # [K, V]
+        logits[rows] = logits[rows].masked_fill(allowed == 0, -torch.inf)

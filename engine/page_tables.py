@@ -68,9 +68,10 @@ class PageTables:
             member.copy_source = None
 
     def grow(self, member: Member) -> bool:
-        """Give a sequence the page its next token needs, or say that there is none."""
-        if len(member.tokens) > len(member.pages) * self._page_size:
-            pages = self._cache.allocate(1)
+        """Give a sequence the pages its tokens need, or say that there is no room."""
+        need = -(-len(member.tokens) // self._page_size) - len(member.pages)
+        if need > 0:
+            pages = self._cache.allocate(need)
             if pages is None:
                 return False
             member.pages += pages

@@ -44,5 +44,5 @@ def _digest(request: GenerationRequest) -> bytes:
     """Of what the engine computes. The seed is left out: a client that gave none gets a new one each time."""
     sampling = msgspec.structs.replace(request.sampling, seed=0)
     return hashlib.blake2b(
-        _encode((request.prompt, sampling, request.n, request.adapter)), digest_size=16
+        _encode((request.prompt, sampling, request.n, request.adapter, request.grammar)), digest_size=16
     ).digest()

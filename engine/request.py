@@ -126,10 +126,28 @@ STEP_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Upper bounds of the buckets that steps are counted in by the tokens they compute; the last bucket has none."""
 
 
+class GrammarCounters(msgspec.Struct, frozen=True, array_like=True):
+    """What grammars did: totals since the engine started, and `compiling`, the requests that wait for theirs now.
+
+    A grammar that a request brings is `compiled`, or found `cached` because it was compiled before, or `refused`.
+    `masked_rows` counts tokens that were sampled under a grammar, `postponed_rows` the times that one had to wait for a
+    later step because its mask was not ready, and `failed_rows` the sequences whose grammar could not be followed.
+    """
+
+    compiling: int = 0
+    compiled: int = 0
+    cached: int = 0
+    refused: int = 0
+    masked_rows: int = 0
+    postponed_rows: int = 0
+    failed_rows: int = 0
+
+
 class EngineCounters(msgspec.Struct, frozen=True, array_like=True):
     """Totals since the engine started, and levels now. Sent with every step: O(1) to make.
 
     `step_sizes` counts the steps whose computed tokens fall in each bucket of STEP_SIZES, not cumulative.
+    `forced_tokens` are those of the generated ones that a grammar allowed no choice about: none of them was sampled.
     """
 
     steps: int = 0
@@ -147,6 +165,8 @@ class EngineCounters(msgspec.Struct, frozen=True, array_like=True):
     aborted: int = 0
     failed_checks: int = 0
     step_sizes: tuple[int, ...] = (0,) * (len(STEP_SIZES) + 1)
+    forced_tokens: int = 0
+    grammars: GrammarCounters = GrammarCounters()
 
 
 # ---- client to engine ------------------------------------------------------------------------------------------------

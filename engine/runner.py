@@ -6,6 +6,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from .attention.base import Attention
 from .attention.native import NativeAttention
 from .attention.torch import TorchAttention
-from .batch import Plan, PlannedRow, RowResult, RunnerInfo, StepResult
+from .batch import Masks, Plan, PlannedRow, RowResult, RunnerInfo, StepResult
 from .config import EngineConfig, context_of
 from .errors import StartError
 from .kv_budget import page_count
@@ -43,13 +44,19 @@ class TorchRunner:
     """A loaded model, its KV pages and its sampler. Implements `batch.Runner`. Not thread-safe: one caller."""
 
     def __init__(
-        self, *, info: RunnerInfo, decoder: Decoder, pool: KVPool, inverse_frequencies: Tensor
+        self,
+        *,
+        info: RunnerInfo,
+        decoder: Decoder,
+        pool: KVPool,
+        inverse_frequencies: Tensor,
+        sampler: Sampler,
     ) -> None:
         self._info = info
         self._decoder = decoder
         self._pool = pool
         self._inverse_frequencies = inverse_frequencies
-        self._sampler = Sampler()
+        self._sampler = sampler
 
     @classmethod
     def load(cls, config: EngineConfig) -> TorchRunner:
@@ -84,6 +91,7 @@ class TorchRunner:
             decoder=Decoder(model, parameters, layers=layers, attention=attention),
             pool=KVPool(model, pages=pages, page_size=config.page_size, dtype=dtype, device=device),
             inverse_frequencies=model.rope.inverse_frequencies(model.head_dim).to(device),
+            sampler=Sampler(layers),
         )
 
     @property
@@ -91,7 +99,7 @@ class TorchRunner:
         return self._info
 
     @torch.inference_mode()
-    def run(self, plan: Plan) -> StepResult:
+    def run(self, plan: Plan, masks: Masks) -> StepResult:
         """Copy pages, compute every row, sample. A row whose logits are not finite fails alone."""
         self._sampler.forget(plan.retired)
         self._pool.copy(plan.copies)
@@ -101,7 +109,7 @@ class TorchRunner:
             plan.rows, page_size=self._info.page_size, inverse_frequencies=self._inverse_frequencies
         )
         hidden = self._decoder.hidden(inputs, self._pool)
-        results = self._sample(plan.rows, hidden)
+        results = self._sample(plan.rows, hidden, masks)
         for index, (row, first) in enumerate(_with_first_token(plan.rows)):
             if (wanted := _prompt_tokens(row)) and results[index].error is None:
                 results[index] = self._with_prompt_logprobs(
@@ -109,20 +117,35 @@ class TorchRunner:
                 )
         return StepResult(tuple(results))
 
-    def _sample(self, rows: tuple[PlannedRow, ...], hidden: Tensor) -> list[RowResult]:
+    def _sample(self, rows: tuple[PlannedRow, ...], hidden: Tensor, masks: Masks) -> list[RowResult]:
         results = [RowResult()] * len(rows)
         sampled = [
-            (index, row.sequence, first + row.count - 1)
+            (index, first + row.count - 1)
             for index, (row, first) in enumerate(_with_first_token(rows))
             if row.sample
         ]
         if not sampled:
             return results
-        last = torch.tensor([token for _, _, token in sampled], device=hidden.device)
+        last = torch.tensor([token for _, token in sampled], device=hidden.device)
         logits = self._decoder.logits(hidden[last])
-        drawn = self._sampler.sample(logits, [sequence for _, sequence, _ in sampled])
-        for (index, _, _), result in zip(sampled, drawn, strict=True):
-            results[index] = result
+        kept: list[int] = []  # those whose masks are there
+        allowed: list[memoryview | None] = []
+        for place, (index, _) in enumerate(sampled):
+            mask = masks.of(rows[index])
+            if isinstance(mask, RowResult):
+                results[index] = mask
+            else:
+                kept.append(place)
+                allowed.append(mask)
+        if len(kept) < len(sampled):
+            logits = logits[torch.tensor(kept, dtype=torch.int64, device=logits.device)]
+            sampled = [sampled[place] for place in kept]
+        if sampled:
+            sequences = [rows[index].sequence for index, _ in sampled]
+            for (index, _), result in zip(
+                sampled, self._sampler.sample(logits, sequences, allowed), strict=True
+            ):
+                results[index] = result
         return results
 
     def _with_prompt_logprobs(
@@ -137,7 +160,7 @@ class TorchRunner:
             if not logits.isfinite().all():
                 return RowResult(error=NOT_FINITE)
             found += token_logprobs(logits, wanted[part], [top] * len(wanted[part]))
-        return RowResult(token=result.token, logprob=result.logprob, prompt_logprobs=tuple(found))
+        return replace(result, prompt_logprobs=tuple(found))
 
 
 def _with_first_token(rows: tuple[PlannedRow, ...]) -> Iterator[tuple[PlannedRow, int]]:

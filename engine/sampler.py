@@ -2,7 +2,7 @@
 
 Each row is treated in this order: `logit_bias` is added; repetition penalty (tokens of prompt and output; positive logits
 divided, others multiplied), presence and frequency penalties (output only, subtracted); end tokens are barred while fewer
-than `min_tokens` tokens exist; the rest is divided by the temperature; `top_k` keeps the k most probable tokens; `top_p`
+than `min_tokens` tokens exist, and so is what a row's mask does not allow; the rest is divided by the temperature; `top_k` keeps the k most probable tokens; `top_p`
 the smallest most-probable-first set that holds at least that share of what `top_k` left; `min_p` those with at least that
 share of the best token's probability; one of what is left is drawn. Temperature 0 takes the best after the bars.
 
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from .batch import RowResult
+from .layers import Layers
 from .logprobs import token_logprobs
 from .request import SamplingParams
 from .sequence import Sequence
@@ -32,6 +33,7 @@ _WORD = (1 << 64) - 1
 _FLOAT32 = torch.finfo(torch.float32)
 
 NOT_FINITE = "the model produced values that are not finite"
+NOTHING_ALLOWED = "the grammar allows no token here"
 ALL_BARRED = "no token is allowed: every one is an end token, and min_tokens is not reached"
 OVERFLOW = "logit_bias and penalties make the logits overflow"
 
@@ -39,46 +41,57 @@ OVERFLOW = "logit_bias and penalties make the logits overflow"
 class Sampler:
     """Keeps running token counts for sequences with penalties, until told to forget them."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: Layers) -> None:
+        self._layers = layers
         self._counts: dict[int, _TokenCounts] = {}
 
     def forget(self, uids: Iterable[int]) -> None:
         for uid in uids:
             self._counts.pop(uid, None)
 
-    def sample(self, logits: Tensor, sequences: Rows[Sequence]) -> list[RowResult]:
-        """The next token of each sequence from its row of logits, float32 [N, V]; the logits are left as they are."""
+    def sample(
+        self, logits: Tensor, sequences: Rows[Sequence], masks: Rows[memoryview | None]
+    ) -> list[RowResult]:
+        """The next token of each sequence from its row of logits, float32 [N, V], which are overwritten.
+
+        A mask is what `batch.Masks` gives for a row; None allows every token.
+        """
         errors = _errors(logits, NOT_FINITE)
-        shaped = self._shape(logits, sequences)
-        if shaped is not logits:
-            best = shaped.amax(-1).tolist()
-            errors = [error or _shaping_error(value) for error, value in zip(errors, best, strict=True)]
-        tokens = shaped.argmax(-1).tolist()
+        asked = [row for row, s in enumerate(sequences) if s.request.sampling.logprobs is not None]
+        raw = logits[torch.tensor(asked, device=logits.device)] if asked else logits
+        if self._shape(logits, sequences, masks):
+            best = logits.amax(-1).tolist()
+            errors = [
+                error or _shaping_error(value, mask)
+                for error, value, mask in zip(errors, best, masks, strict=True)
+            ]
+        tokens = logits.argmax(-1).tolist()
         drawn = [
             row
             for row, sequence in enumerate(sequences)
             if sequence.request.sampling.temperature > 0 and errors[row] is None
         ]
         if drawn:
-            picked = _draw(_pick(shaped, drawn), [sequences[row] for row in drawn])
+            picked = _draw(_pick(logits, drawn), [sequences[row] for row in drawn])
             for row, token in zip(drawn, picked, strict=True):
                 tokens[row] = token
         results = [
             RowResult(token=token) if error is None else RowResult(error=error)
             for token, error in zip(tokens, errors, strict=True)
         ]
-        self._add_logprobs(results, logits, sequences)
+        self._add_logprobs(results, raw, asked, sequences)
         return results
 
-    def _shape(self, logits: Tensor, sequences: Rows[Sequence]) -> Tensor:
-        """Bias, penalties and bars. A copy if any row has them, else `logits` itself."""
-        changed = [row for row, sequence in enumerate(sequences) if _is_shaped(sequence)]
-        if not changed:
-            return logits
-        shaped = logits.clone()
-        for row in changed:
-            self._shape_row(shaped[row], sequences[row])
-        return shaped
+    def _shape(self, logits: Tensor, sequences: Rows[Sequence], masks: Rows[memoryview | None]) -> bool:
+        """Bias, penalties and bars, in place. False if no row has any."""
+        shaped = [row for row, sequence in enumerate(sequences) if _is_shaped(sequence)]
+        for row in shaped:
+            self._shape_row(logits[row], sequences[row])
+        masked = [row for row, mask in enumerate(masks) if mask is not None]
+        if masked:
+            words = [torch.frombuffer(mask, dtype=torch.int32) for mask in masks if mask is not None]
+            self._layers.bar(logits, torch.tensor(masked), torch.stack(words))
+        return bool(shaped or masked)
 
     def _shape_row(self, row: Tensor, sequence: Sequence) -> None:
         sampling = sequence.request.sampling
@@ -95,19 +108,17 @@ class Sampler:
             row[torch.tensor(sampling.stop_token_ids, device=row.device)] = -torch.inf
 
     @staticmethod
-    def _add_logprobs(results: list[RowResult], logits: Tensor, sequences: Rows[Sequence]) -> None:
-        asked: list[int] = []
-        tokens: list[int] = []
-        tops: list[int] = []
-        for row, (result, sequence) in enumerate(zip(results, sequences, strict=True)):
-            top = sequence.request.sampling.logprobs
-            if top is not None and result.token is not None:
-                asked.append(row)
-                tokens.append(result.token)
-                tops.append(top)
-        if not asked:
+    def _add_logprobs(
+        results: list[RowResult], raw: Tensor, asked: list[int], sequences: Rows[Sequence]
+    ) -> None:
+        """`raw` holds the logits of the rows `asked` as the model gave them."""
+        places = [place for place, row in enumerate(asked) if results[row].token is not None]
+        if not places:
             return
-        for row, logprob in zip(asked, token_logprobs(_pick(logits, asked), tokens, tops), strict=True):
+        rows = [asked[place] for place in places]
+        tokens = [results[row].token or 0 for row in rows]
+        tops = [sequences[row].request.sampling.logprobs or 0 for row in rows]
+        for row, logprob in zip(rows, token_logprobs(_pick(raw, places), tokens, tops), strict=True):
             results[row] = RowResult(token=results[row].token, logprob=logprob)
 
 
@@ -177,10 +188,12 @@ def _errors(values: Tensor, message: str) -> list[str | None]:
     return [None if good else message for good in values.sum(-1).isfinite().tolist()]
 
 
-def _shaping_error(best: float) -> str | None:
+def _shaping_error(best: float, mask: memoryview | None) -> str | None:
     """What is wrong with a row whose best shaped logit is this."""
     if math.isfinite(best):
         return None
+    if best == -math.inf and mask is not None:
+        return NOTHING_ALLOWED
     return ALL_BARRED if best == -math.inf else OVERFLOW
 
 

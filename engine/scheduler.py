@@ -82,6 +82,9 @@ class Scheduler:
         self.page_size = cache.page_size
         self.max_running = max_running
         self.max_step_tokens = max_step_tokens
+        self._little = (
+            max_step_tokens // max_running
+        )  # that much of every running sequence fits into one step
         self.max_length = min(max_model_len, cache.pool.total * cache.page_size)
         self.watermark_pages = watermark_pages
         self._clock = clock
@@ -108,13 +111,20 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._groups) or self._flight is not None
 
-    def submit(self, request: GenerationRequest) -> None:
-        """Queue a request. One that can never run fails at once, as an event."""
+    def serves(self, request_id: str) -> bool:
+        """Whether the request is queued or runs."""
+        return request_id in self._groups
+
+    def submit(self, request: GenerationRequest, *, arrival: float | None = None) -> None:
+        """Queue a request. One that can never run fails at once, as an event.
+
+        `arrival` is when it was received, if that is not now: its deadline and the time it queued count from there.
+        """
         refusal = self._refusal(request)
         if refusal is not None:
             self._failed.append(RequestFailed(request.request_id, "bad_request", refusal))
             return
-        group = self._new_group(request)
+        group = self._new_group(request, self._clock() if arrival is None else arrival)
         first, *others = group.members
         self._waiting.add(first)
         for member in others:
@@ -162,8 +172,7 @@ class Scheduler:
         members: list[Member] = []
         rows: list[PlannedRow] = []
         copies: list[PageCopy] = []
-        behind = self._continue_running(members, rows)
-        budget = self.max_step_tokens - len(rows)
+        behind, budget = self._continue_running(members, rows)
         if self._waiting and (preemptions == self._totals.preemptions or not self._running):
             budget -= self._admit_waiting(_share_of_newcomers(behind, budget), members, rows, copies)
         self._catch_up(behind, budget, members, rows)
@@ -188,12 +197,13 @@ class Scheduler:
                 self._tables.copied(member)
             computed += row.count
             if outcome.error is not None:
-                self._fail_row(member, outcome.error)
+                self._fail_row(member, outcome.error, outcome.fault)
                 continue
             if member.status is Status.FINISHED:
                 self._release_late(member, row.count)
                 continue
-            member.computed += row.count
+            # The last position of a row that was not sampled yet is computed once more, which gives the same again.
+            member.computed += row.count - 1 if outcome.postponed else row.count
             self.cache.publish(member.cursor, member.tokens, member.pages, member.computed)
             if member.followers or member.leading is not None or row.count > 1:
                 self._requeue(self._single_flight.advance(member))
@@ -322,7 +332,7 @@ class Scheduler:
             return f"the prompt of {length} tokens is too long: prompt and answer share {self.max_length}"
         return None
 
-    def _new_group(self, request: GenerationRequest) -> Group:
+    def _new_group(self, request: GenerationRequest, arrival: float) -> Group:
         tenant = self._tenants.get(request.tenant)
         if tenant is None:
             # Whoever comes new, or back, starts level with the least served: no credit for time away.
@@ -331,7 +341,7 @@ class Scheduler:
         tenant.groups += 1
         shares = request.use_cache and self.cache.enabled
         namespace = self._root_key(request.namespace, request.adapter) if shares else None
-        group = Group(request, tenant, namespace, self._clock())
+        group = Group(request, tenant, namespace, arrival)
         group.members.extend(self._new_member(group, index) for index in range(request.n))
         self._groups[request.request_id] = group
         if request.deadline is not None:
@@ -364,7 +374,7 @@ class Scheduler:
     # ---- plan: who runs ----------------------------------------------------------------------------------------------
 
     def _grow(self) -> None:
-        """Give every running sequence the page its next token needs, at the cost of the cache, then of others."""
+        """Give every running sequence the pages its tokens need, at the cost of the cache, then of others."""
         size = self.page_size
         for member in list(self._running.values()):
             if len(member.tokens) > len(member.pages) * size:
@@ -383,19 +393,25 @@ class Scheduler:
             member.prompt_logprobs = [None]
         self._waiting.add(member)
 
-    def _continue_running(self, members: list[Member], rows: list[PlannedRow]) -> list[Member]:
-        """One token for each that generates. Returns those that are further behind."""
+    def _continue_running(self, members: list[Member], rows: list[PlannedRow]) -> tuple[list[Member], int]:
+        """All that those lack who lack little: one position while they generate, a few more after forced tokens.
+
+        Returns those that are further behind, and the budget that is left: a position for each of them at least.
+        """
         behind: list[Member] = []
+        budget = self.max_step_tokens
         for member in self._running.values():
             length = len(member.tokens)
-            if length - member.computed > 1:
+            missing = length - member.computed
+            if missing > self._little:
                 behind.append(member)
                 continue
+            budget -= missing
             member.in_flight = True
-            member.group.tenant.served += 1
+            member.group.tenant.served += missing
             members.append(member)
-            rows.append(PlannedRow(member, length - 1, 1, length < member.limit))
-        return behind
+            rows.append(PlannedRow(member, member.computed, missing, length < member.limit))
+        return behind, budget
 
     def _catch_up(
         self, behind: list[Member], budget: int, members: list[Member], rows: list[PlannedRow]
@@ -484,15 +500,39 @@ class Scheduler:
     def _take_outcome(self, member: Member, row: PlannedRow, outcome: RowResult) -> None:
         if member.prompt_logprobs is not None and outcome.prompt_logprobs is not None:
             member.prompt_logprobs += outcome.prompt_logprobs
+        if outcome.postponed:
+            return
         if row.sample:
             if outcome.token is None:
-                self._fail_row(member, "the model gave no token")
+                self._fail_row(member, "the model gave no token", "engine_error")
                 return
-            member.tokens.append(outcome.token)
-            self._totals.generated_tokens += 1
-            self._tell(member, (outcome.token,), outcome.logprob, self._finish_reason(member, outcome.token))
+            self._append(member, outcome.token, outcome)
         elif member.computed == len(member.tokens):
             self._tell(member, (), None, "length")  # nothing but the prompt was asked for
+
+    def _append(self, member: Member, token: int, outcome: RowResult) -> None:
+        """Add the token and those it forces, up to the first that ends the sequence."""
+        before = len(member.tokens)
+        member.tokens.append(token)
+        finish = self._finish_reason(member, token)
+        tokens: tuple[int, ...] = (token,)
+        if outcome.forced and finish is None:
+            finish = self._append_forced(member, outcome.forced)
+            tokens = tuple(member.tokens[before:])
+        self._totals.generated_tokens += len(tokens)
+        self._tell(member, tokens, outcome.logprob, finish)
+
+    def _append_forced(self, member: Member, forced: tuple[int, ...]) -> FinishReason | None:
+        """They are computed by the next plans, and what follows is sampled after the last of them."""
+        before = len(member.tokens)
+        finish: FinishReason | None = None
+        for token in forced:
+            member.tokens.append(token)
+            finish = self._finish_reason(member, token)
+            if finish is not None:
+                break
+        self._totals.forced_tokens += len(member.tokens) - before
+        return finish
 
     def _finish_reason(self, member: Member, token: int) -> FinishReason | None:
         sampling = member.request.sampling
@@ -520,9 +560,9 @@ class Scheduler:
 
     # ---- the end of a sequence ---------------------------------------------------------------------------------------
 
-    def _fail_row(self, member: Member, message: str) -> None:
+    def _fail_row(self, member: Member, message: str, fault: FailureKind) -> None:
         if member.status is not Status.FINISHED:
-            self._fail(member.group, "engine_error", message)
+            self._fail(member.group, fault, message)
         elif member.pages:
             self._release(member, keep=False)
 

@@ -17,6 +17,7 @@ class Totals:
     cached_tokens: int = 0
     computed_tokens: int = 0
     generated_tokens: int = 0
+    forced_tokens: int = 0
     preemptions: int = 0
     aborted: int = 0
     failed_checks: int = 0
@@ -49,6 +50,7 @@ class Totals:
             cached_tokens=self.cached_tokens,
             computed_tokens=self.computed_tokens,
             generated_tokens=self.generated_tokens,
+            forced_tokens=self.forced_tokens,
             preemptions=self.preemptions,
             evicted_pages=evicted_pages,
             aborted=self.aborted,

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from engine.backlog import Backlog, Place, QueueLimits, QueueState
-from engine.batch import Plan, PlannedRow, RowResult, StepResult
+from engine.batch import NO_MASKS, Masks, Plan, PlannedRow, RowResult, StepResult
 from engine.client import EngineHealth, EngineStatus, RequestStream
 from engine.errors import EngineUnavailable, GrammarRefused, RequestFailure
-from engine.hash_model import POISON, adapter_word, choose, position_word
+from engine.hash_model import POISON, adapter_word, choose, permitted, position_word
 from engine.request import (
     EngineCounters,
     EngineInfo,
@@ -275,7 +275,7 @@ class WordRunner:
     def __post_init__(self) -> None:
         self.words = [[POISON] * self.page_size for _ in range(self.pages)]
 
-    def run(self, plan: Plan) -> StepResult:
+    def run(self, plan: Plan, masks: Masks = NO_MASKS) -> StepResult:
         for copy in plan.copies:
             blank = [POISON] * (self.page_size - copy.tokens)
             self.words[copy.dst] = self.words[copy.src][: copy.tokens] + blank
@@ -283,7 +283,9 @@ class WordRunner:
             self._write(
                 row.sequence.pages, row.sequence.tokens, row.start, row.count, row.sequence.request.adapter
             )
-        return StepResult(tuple(RowResult(self._sample(row) if row.sample else None) for row in plan.rows))
+        return StepResult(
+            tuple(self._sample(row, masks.of(row)) if row.sample else RowResult() for row in plan.rows)
+        )
 
     def garble(self, plan: Plan) -> None:
         """Do what a step that breaks may do: leave anything where it was to write."""
@@ -304,7 +306,9 @@ class WordRunner:
                 page[:] = [POISON] * size
             page[position % size] = word
 
-    def _sample(self, row: PlannedRow) -> int:
+    def _sample(self, row: PlannedRow, mask: memoryview | RowResult | None) -> RowResult:
+        if isinstance(mask, RowResult):
+            return mask
         sequence = row.sequence
         length = row.start + row.count
         size = self.page_size
@@ -314,6 +318,7 @@ class WordRunner:
             first = ordinal * size
             for offset in range(min(size, length - first)):
                 fold += (2 * (first + offset) + 1) * words[offset]
-        return choose(
+        token = choose(
             fold & _WORD, length, length - sequence.prompt_len, sequence.request.sampling, sequence.index
         )
+        return RowResult(token if mask is None else permitted(token, int.from_bytes(mask, "little")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from engine.batch import PageCopy, Plan, PlannedRow, RowResult, Runner
+from engine.batch import NO_MASKS, Masks, PageCopy, Plan, PlannedRow, RowResult, Runner
 from engine.request import GenerationRequest, SamplingParams
 from engine.sequence import Sequence
 
@@ -36,10 +36,14 @@ def row_of(sequence: Sequence, count: int | None = None) -> PlannedRow:
 
 
 def run_rows(
-    runner: Runner, *rows: PlannedRow, copies: tuple[PageCopy, ...] = (), retired: tuple[int, ...] = ()
+    runner: Runner,
+    *rows: PlannedRow,
+    copies: tuple[PageCopy, ...] = (),
+    retired: tuple[int, ...] = (),
+    masks: Masks = NO_MASKS,
 ) -> tuple[RowResult, ...]:
     """One step, committed as a scheduler would: positions count as computed and sampled tokens are appended."""
-    result = runner.run(Plan(0, rows, copies, retired))
+    result = runner.run(Plan(0, rows, copies, retired), masks)
     for row, outcome in zip(rows, result.rows, strict=True):
         row.sequence.computed += row.count
         if outcome.token is not None:

@@ -766,6 +766,51 @@ void headwater_attend(Crew *crew, const char *queries, long query_stride, const 
   share(crew, tiles * pages->kv_heads, attend_item, &job);
 }
 
+/* ---- masks: what a grammar bars becomes -infinity ---------------------------------------------------------------- */
+
+#define BITS 32
+#define ITEM_WORDS 256 /* of a mask, so that an item has 8,192 logits */
+
+INLINE void bar_lanes(float *x, uint32_t bits) {
+  const ints lanes = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
+  ints allowed = ((ints){} + (int)bits & lanes) != 0;
+  store(x, 0, select_floats(allowed, load(x, 0, 0), splat(-INFINITY)), 0);
+}
+
+typedef struct {
+  float *logits;
+  const int64_t *rows;
+  const uint32_t *masks;
+  long V, W, items;
+} Bar;
+
+/* ITEM_WORDS words of one mask. Words that allow everything are not worth a look at their logits. */
+static void bar_item(const void *job, long item) {
+  const Bar *b = job;
+  const long row = item / b->items, from = item % b->items * ITEM_WORDS;
+  const uint32_t *mask = b->masks + row * b->W;
+  float *x = b->logits + b->rows[row] * b->V;
+  for (long w = from; w < from + ITEM_WORDS && w * BITS < b->V; w++) {
+    float *at = x + w * BITS;
+    const uint32_t bits = mask[w];
+    if (bits == 0xffffffffu) continue;
+    if ((w + 1) * BITS <= b->V) {
+      bar_lanes(at, bits);
+      bar_lanes(at + LANES, bits >> LANES);
+    } else {
+      for (long i = 0; w * BITS + i < b->V; i++)
+        if (!(bits >> i & 1)) at[i] = -INFINITY;
+    }
+  }
+}
+
+/* Of logits[:, V] the rows named are masked in place: bit t % 32 of word t / 32 of masks[K, W] allows token t. */
+void headwater_bar(Crew *crew, float *logits, const int64_t *rows, const uint32_t *masks, long K, long V, long W) {
+  const long items = ((V + BITS - 1) / BITS + ITEM_WORDS - 1) / ITEM_WORDS;
+  const Bar job = {logits, rows, masks, V, W, items};
+  share(crew, K * items, bar_item, &job);
+}
+
 /* Whether this build has an instruction for dot products of bfloat16. */
 int headwater_has_bfloat16(void) {
 #ifdef __AVX512BF16__

@@ -26,6 +26,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         None,
         (_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _LONG, *[_POINTER] * 3, _INT, _INT, _INT, _FLOAT),
     ),
+    "headwater_bar": (None, (*[_POINTER] * 4, *[_LONG] * 3)),
     "headwater_has_bfloat16": (_INT, ()),
 }
 
@@ -57,6 +58,7 @@ class NativeLibrary:
         self._silu_mul = library.headwater_silu_mul
         self._store = library.headwater_store
         self._attend = library.headwater_attend
+        self._bar = library.headwater_bar
         self.has_bfloat16 = bool(library.headwater_has_bfloat16())
         """Whether bfloat16 products have an instruction of their own here."""
         self._crew: int | None = library.headwater_start(threads - 1)
@@ -123,6 +125,20 @@ class NativeLibrary:
             len(inputs.counts), heads, window or 0, width**-0.5,
         )  # fmt: skip
         return out
+
+    def bar(self, logits: Tensor, rows: Tensor, masks: Tensor) -> None:
+        """As `Layers.bar`."""
+        assert logits.dtype is torch.float32
+        assert rows.dtype is torch.int64
+        assert masks.dtype is torch.int32
+        assert logits.is_contiguous()
+        assert masks.is_contiguous()
+        assert masks.shape[0] == rows.shape[0]
+        assert masks.shape[1] * 32 >= logits.shape[1]
+        assert all(0 <= row < logits.shape[0] for row in rows.tolist())
+        self._bar(
+            self._crew, logits.data_ptr(), rows.data_ptr(), masks.data_ptr(), len(rows), logits.shape[1], masks.shape[1]
+        )  # fmt: skip
 
 
 def _described(pages: LayerPages) -> _Pages:

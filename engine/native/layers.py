@@ -42,6 +42,9 @@ class NativeLayers:
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return self._library.silu_mul(gate_up)
 
+    def bar(self, logits: Tensor, rows: Tensor, masks: Tensor) -> None:
+        self._library.bar(logits, rows, masks)
+
 
 def _suits(weight: Tensor) -> bool:
     return weight.dtype is torch.bfloat16 and weight.shape[1] % 32 == 0

@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Callable
 
-from engine.batch import Plan, PlannedRow
+from engine.batch import NO_MASKS, Plan, PlannedRow
 from engine.config import EngineConfig
 from engine.openmp import shorten_spinning
 from tests.plans import make_sequence
@@ -56,7 +56,7 @@ def main() -> None:
         ("prompt of 1,500", chunked(1500), 1500),
     ):
         milliseconds = least(
-            lambda steps=steps: [runner.run(Plan(0, rows)) for rows in steps], arguments.seconds
+            lambda steps=steps: [runner.run(Plan(0, rows), NO_MASKS) for rows in steps], arguments.seconds
         )
         print(f"| {label} | {milliseconds:.1f} | {tokens / milliseconds * 1000:.0f} |", flush=True)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 from cache.prefix_cache import PrefixCache
-from engine.batch import Plan, StepResult
+from engine.batch import NO_MASKS, Plan, StepResult
 from engine.config import EngineConfig, HashModelConfig
 from engine.hash_model import HashRunner
 from engine.request import GenerationRequest, SamplingParams
@@ -62,7 +62,7 @@ def need(plan: Plan | None) -> Plan:
 def finish(scheduler: Scheduler, runner: HashRunner) -> None:
     flight = scheduler._flight
     assert flight is not None
-    scheduler.commit(flight.plan, runner.run(flight.plan))
+    scheduler.commit(flight.plan, runner.run(flight.plan, NO_MASKS))
     scheduler.take_events()
 
 
@@ -76,7 +76,7 @@ def best_round(scheduler: Scheduler, runner: HashRunner) -> list[float]:
             marks = [clock()]
             plan = need(scheduler.plan())
             marks.append(clock())
-            result: StepResult = runner.run(plan)
+            result: StepResult = runner.run(plan, NO_MASKS)
             marks.append(clock())
             scheduler.commit(plan, result)
             marks.append(clock())

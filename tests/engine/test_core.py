@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from engine.assemble import assemble
-from engine.batch import PageCopy, Plan, PlannedRow, RunnerInfo, StepResult
+from engine.batch import Masks, PageCopy, Plan, PlannedRow, RunnerInfo, StepResult
 from engine.config import EngineConfig, HashModelConfig
 from engine.core import Engine, _part_of
 from engine.errors import StartError
@@ -72,8 +72,8 @@ class PoisonedRunner:
     def info(self) -> RunnerInfo:
         return self._inner.info
 
-    def run(self, plan: Plan) -> StepResult:
-        result = self._inner.run(plan)
+    def run(self, plan: Plan, masks: Masks) -> StepResult:
+        result = self._inner.run(plan, masks)
         if any(row.sequence.request.request_id in self._poisonous for row in plan.rows):
             self.failures += 1
             raise ZeroDivisionError("integer division or modulo by zero")

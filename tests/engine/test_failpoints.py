@@ -1,6 +1,6 @@
 import pytest
 
-from engine.batch import Plan, PlannedRow, RowResult, RunnerInfo, StepResult
+from engine.batch import NO_MASKS, Masks, Plan, PlannedRow, RowResult, RunnerInfo, StepResult
 from engine.errors import BadRequest
 from engine.failpoints import NOT_FINITE, Failpoints, FaultyRunner, InjectedFault, parse_failpoint
 from engine.request import GenerationRequest, SamplingParams
@@ -16,7 +16,7 @@ class CountingRunner:
     def info(self) -> RunnerInfo:
         raise NotImplementedError
 
-    def run(self, plan: Plan) -> StepResult:
+    def run(self, plan: Plan, masks: Masks) -> StepResult:
         self.runs += 1
         return StepResult((RowResult(token=7),) * len(plan.rows))
 
@@ -33,7 +33,7 @@ def raised_at(runner: FaultyRunner, steps: range) -> list[int]:
     raised = []
     for step in steps:
         try:
-            runner.run(plan(step, "a"))
+            runner.run(plan(step, "a"), NO_MASKS)
         except InjectedFault:
             raised.append(step)
     return raised
@@ -111,14 +111,14 @@ def test_one_row_poisons_every_run_it_is_in(failpoints: Failpoints, runner: Faul
     failpoints.set("row_raises=1")
     for names in (("a", "b", "c"), ("a",), ("b", "a")):
         with pytest.raises(InjectedFault):
-            runner.run(plan(1, *names))
-    assert runner.run(plan(1, "b", "c")).rows == (RowResult(token=7),) * 2
-    assert runner.run(plan(2, "a")).rows == (RowResult(token=7),)
+            runner.run(plan(1, *names), NO_MASKS)
+    assert runner.run(plan(1, "b", "c"), NO_MASKS).rows == (RowResult(token=7),) * 2
+    assert runner.run(plan(2, "a"), NO_MASKS).rows == (RowResult(token=7),)
 
 
 def test_a_row_that_is_not_finite(failpoints: Failpoints, runner: FaultyRunner) -> None:
     failpoints.set("nan_logits=1")
-    assert runner.run(plan(1, "a", "b")).rows == (RowResult(error=NOT_FINITE), RowResult(token=7))
+    assert runner.run(plan(1, "a", "b"), NO_MASKS).rows == (RowResult(error=NOT_FINITE), RowResult(token=7))
 
 
 def test_a_slow_step_sleeps(

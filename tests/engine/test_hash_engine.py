@@ -7,6 +7,7 @@ import random
 import pytest
 
 from cache.prefix_cache import PrefixCache
+from engine.batch import NO_MASKS
 from engine.config import EngineConfig, HashModelConfig
 from engine.hash_model import IM_END, HashRunner, reference
 from engine.request import GenerationRequest, SamplingParams
@@ -62,7 +63,7 @@ def test_answers_are_the_reference(pages: int, page_size: int, budget: int, pref
             waiting.remove(request)
         plan = scheduler.plan()
         if plan is not None:
-            scheduler.commit(plan, runner.run(plan))
+            scheduler.commit(plan, runner.run(plan, NO_MASKS))
         for delta in scheduler.take_events().deltas:
             answers.setdefault((delta.request_id, delta.index), []).extend(delta.tokens)
     for request in requests:

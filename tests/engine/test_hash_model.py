@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.batch import PageCopy, Plan, PlannedRow
+from engine.batch import NO_MASKS, PageCopy, Plan, PlannedRow
 from engine.config import EngineConfig, HashModelConfig
 from engine.errors import StartError
 from engine.hash_model import (
@@ -53,7 +53,7 @@ def prefill(model: HashRunner, target: Sequence, *, start: int = 0, chunk: int =
     while start < length:
         count = min(chunk, length - start)
         row = PlannedRow(target, start, count, start + count == length)
-        token = model.run(Plan(1, (row,))).rows[0].token
+        token = model.run(Plan(1, (row,)), NO_MASKS).rows[0].token
         start += count
     return token
 
@@ -104,11 +104,11 @@ def test_rows_of_one_step_do_not_touch_each_other(data: st.DataObject) -> None:
         done = data.draw(st.integers(0, len(prompt) - 1))
         if done:
             before = Plan(1, (PlannedRow(target, 0, done, False),))
-            model.run(before)
+            model.run(before, NO_MASKS)
             fake.run(before)
         rows.append(PlannedRow(target, done, len(prompt) - done, True))
     plan = Plan(2, tuple(rows))
-    tokens = [row.token for row in model.run(plan).rows]
+    tokens = [row.token for row in model.run(plan, NO_MASKS).rows]
     assert tokens == [
         reference(row.sequence.tokens, GREEDY, 0, row.sequence.request.adapter)[0] for row in rows
     ]
@@ -156,7 +156,7 @@ def test_a_copy_takes_as_many_positions_as_told() -> None:
     prefill(model, sequence([7, 7, 7, 7], [20], uid=9))
     other = sequence([*PROMPT[:6], 99], [10, 20], uid=2)
     plan = Plan(2, (PlannedRow(other, 6, 1, True),), copies=(PageCopy(11, 20, 2),))
-    assert model.run(plan).rows[0].token == reference(other.tokens, GREEDY)[0]
+    assert model.run(plan, NO_MASKS).rows[0].token == reference(other.tokens, GREEDY)[0]
     assert model._words[20].tolist()[:2] == model._words[11].tolist()[:2]
     assert model._words[20].tolist()[3] == POISON
 
@@ -168,7 +168,7 @@ def test_a_preempted_sequence_may_come_back_on_other_pages() -> None:
     prefill(model, sequence([5] * 12, [10, 11, 12], uid=2))
     target.pages = [40, 41, 42]
     row = PlannedRow(target, 0, len(PROMPT), True)
-    assert model.run(Plan(3, (row,), retired=(1,))).rows[0].token == expected
+    assert model.run(Plan(3, (row,), retired=(1,)), NO_MASKS).rows[0].token == expected
 
 
 def test_stop_tokens_wait_for_min_tokens() -> None:
@@ -212,8 +212,8 @@ def test_logprobs_are_as_documented() -> None:
     sampling = SamplingParams(max_tokens=4, temperature=0.0, logprobs=2, prompt_logprobs=1)
     target = sequence([10, 11, 12, 13, 14], [3, 4], sampling=sampling)
     model = runner()
-    first = model.run(Plan(1, (PlannedRow(target, 0, 2, False),))).rows[0]
-    rest = model.run(Plan(2, (PlannedRow(target, 2, 3, True),))).rows[0]
+    first = model.run(Plan(1, (PlannedRow(target, 0, 2, False),)), NO_MASKS).rows[0]
+    rest = model.run(Plan(2, (PlannedRow(target, 2, 3, True),)), NO_MASKS).rows[0]
     words = [position_word(10, 0, 0)]
     for i in range(1, 5):
         words.append((words[-1] + position_word(10 + i, i, 0)) % 2**64)

@@ -113,6 +113,26 @@ def test_extremes_and_numbers_that_are_none(library: NativeLibrary, dtype: torch
     assert NativeLayers(library).rms_norm(x, torch.ones(64, dtype=dtype), 1e-5).isnan().all()
 
 
+@EXAMPLES
+@given(rows=st.integers(1, 9), vocabulary=st.integers(1, 20_000), data=st.data())
+def test_bar(library: NativeLibrary, rows: int, vocabulary: int, data: st.DataObject) -> None:
+    masked = torch.tensor(data.draw(st.lists(st.integers(0, rows - 1), unique=True, min_size=1)))
+    words = -(-vocabulary // 32) + data.draw(st.integers(0, 2))
+    generator = torch.Generator().manual_seed(vocabulary)
+    masks = torch.randint(-(2**31), 2**31, (len(masked), words), generator=generator, dtype=torch.int32)
+    masks[:, ::3] = -1
+    masks[:, 1::3] = 0
+    ours = numbers(rows, vocabulary, dtype=torch.float32)
+    theirs = ours.clone()
+    NativeLayers(library).bar(ours, masked, masks)
+    TorchLayers().bar(theirs, masked, masks)
+    assert torch.equal(ours, theirs)
+    for row, mask in zip(masked.tolist(), masks, strict=True):
+        for token in range(0, vocabulary, 97):
+            allowed = mask[token // 32].item() >> token % 32 & 1
+            assert (ours[row, token] > -torch.inf) == bool(allowed)
+
+
 # ---- attention -------------------------------------------------------------------------------------------------------
 
 

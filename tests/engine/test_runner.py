@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.batch import PageCopy, Plan, PlannedRow, RowResult
+from engine.batch import NO_MASKS, PageCopy, Plan, PlannedRow, RowResult
 from engine.config import EngineConfig
 from engine.errors import ModelError, StartError
 from engine.runner import TorchRunner
@@ -191,7 +191,7 @@ def test_a_plan_without_rows_still_copies_and_retires(runner: TorchRunner) -> No
     sequence = make_sequence(77, prompt(5, 1), [0], presence_penalty=1.0)
     run_rows(runner, row_of(sequence))
     assert 77 in runner._sampler._counts
-    assert runner.run(Plan(1, (), (PageCopy(0, 50, 5),), (77,))).rows == ()
+    assert runner.run(Plan(1, (), (PageCopy(0, 50, 5),), (77,)), NO_MASKS).rows == ()
     assert torch.equal(runner._pool.layers[0].keys[50, :, :5], runner._pool.layers[0].keys[0, :, :5])
     assert 77 not in runner._sampler._counts
 
@@ -311,7 +311,7 @@ def test_a_user_without_a_home_has_kernels(model_dir: Path, monkeypatch: pytest.
 def test_rows_and_planned_rows_agree(runner: TorchRunner) -> None:
     """A row that is not to sample brings no token."""
     sequence = make_sequence(0, prompt(10, 3), [0])
-    (result,) = runner.run(Plan(0, (PlannedRow(sequence, 0, 10, sample=False),))).rows
+    (result,) = runner.run(Plan(0, (PlannedRow(sequence, 0, 10, sample=False),)), NO_MASKS).rows
     assert result == RowResult()
 
 

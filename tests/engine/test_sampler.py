@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from engine.batch import RowResult
+from engine.layers import TorchLayers
 from engine.sampler import Sampler, uniform
 from engine.sequence import Sequence
 from tests.plans import make_sequence
@@ -19,9 +21,25 @@ from tests.plans import make_sequence
 LOGITS = [0.5, 3.0, -1.0, 2.0, 2.5, 0.0]
 
 
+def sample(
+    logits: Tensor,
+    sequences: list[Sequence],
+    masks: list[memoryview | None] | None = None,
+    sampler: Sampler | None = None,
+) -> list[RowResult]:
+    """The logits stay as they were."""
+    sampler = sampler or Sampler(TorchLayers())
+    return sampler.sample(logits.clone(), sequences, masks or [None] * len(sequences))
+
+
+def mask_of(*allowed: int, words: int = 1) -> memoryview:
+    bits = sum(1 << token for token in allowed)
+    return memoryview(bytearray(bits.to_bytes(4 * words, "little"))).cast("i")
+
+
 def draw(logits: list[float], sequences: list[Sequence]) -> list[int | None]:
     rows = torch.tensor(logits).expand(len(sequences), -1).contiguous()
-    return [result.token for result in Sampler().sample(rows, sequences)]
+    return [result.token for result in sample(rows, sequences)]
 
 
 def draw_many(logits: list[float], count: int, **sampling: Any) -> list[int]:
@@ -81,20 +99,76 @@ def test_running_counts_equal_counting_afresh() -> None:
         "repetition_penalty": 1.2,
         "temperature": 0.9,
     }
-    running, sequence = Sampler(), make_sequence(1, [3, 3, 7], **sampling)
+    running, sequence = Sampler(TorchLayers()), make_sequence(1, [3, 3, 7], **sampling)
     for _ in range(60):
         logits = torch.randn(1, 12, generator=generator)
-        (result,) = running.sample(logits, [sequence])
-        assert result == Sampler().sample(logits, [sequence])[0]
+        (result,) = sample(logits, [sequence], sampler=running)
+        assert result == sample(logits, [sequence])[0]
         assert result.token is not None
         sequence.tokens.append(result.token)
 
 
 def test_forgotten_sequences_leave_nothing_behind() -> None:
-    sampler, sequences = Sampler(), [make_sequence(uid, [1], presence_penalty=1.0) for uid in range(4)]
-    sampler.sample(torch.zeros(4, 8), sequences)
+    sampler = Sampler(TorchLayers())
+    sequences = [make_sequence(uid, [1], presence_penalty=1.0) for uid in range(4)]
+    sample(torch.zeros(4, 8), sequences, sampler=sampler)
     sampler.forget([0, 1, 2, 3, 99])
     assert not sampler._counts
+
+
+# ---- masks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sampling", "allowed", "expected"),
+    [
+        ({}, (0, 1, 2, 3, 4, 5), 1),
+        ({}, (0, 2, 5), 0),
+        ({}, (2,), 2),
+        ({"logit_bias": {5: 9.0}}, (0, 2), 0),  # a bias lifts no bar
+        ({"logit_bias": {5: 9.0}}, (0, 5), 5),
+        ({"repetition_penalty": 8.0}, (1, 3), 3),  # of what is allowed the penalised one is not the best
+        ({"temperature": 1.0, "top_k": 1}, (0, 3, 4), 4),  # the best of what is allowed, not of all
+        ({"temperature": 1.0, "top_p": 1e-9}, (0, 3), 3),
+        ({"temperature": 1.0, "min_p": 1.0}, (2, 5), 5),
+        ({"temperature": 1e-60}, (0, 2), 0),
+    ],
+    ids=str,
+)
+def test_the_only_token_possible_under_a_mask(
+    sampling: dict[str, Any], allowed: tuple[int, ...], expected: int
+) -> None:
+    sequence = make_sequence(0, [0, 1], **sampling)
+    (result,) = sample(torch.tensor([LOGITS]), [sequence], [mask_of(*allowed)])
+    assert result.token == expected
+
+
+def test_draws_under_a_mask_follow_the_distribution_of_what_it_allows() -> None:
+    sequences = [make_sequence(seed, [0], seed=seed, temperature=1.0) for seed in range(4000)]
+    logits = torch.tensor(LOGITS).expand(len(sequences), -1).contiguous()
+    tokens = [result.token or 0 for result in sample(logits, sequences, [mask_of(0, 1, 4)] * len(sequences))]
+    rest = [logit if token in (0, 1, 4) else -100.0 for token, logit in enumerate(LOGITS)]
+    expected = kept_by_the_rules(rest, 1.0, 0, 1.0, 0.0)
+    assert_drawn_from(tokens, {token: expected[token] for token in (0, 1, 4)})
+
+
+def test_a_mask_is_of_its_row_and_logprobs_are_raw() -> None:
+    logits = torch.tensor([LOGITS] * 3)
+    sequences = [make_sequence(uid, [0], logprobs=1) for uid in range(3)]
+    first, free, last = sample(logits, sequences, [mask_of(0, 5), None, mask_of(2, 3)])
+    assert (first.token, free.token, last.token) == (0, 1, 3)
+    for result in (first, free, last):
+        assert result.logprob is not None
+        raw = logits[0].log_softmax(-1)[result.token or 0].item()
+        assert result.logprob.logprob == pytest.approx(raw, abs=1e-6)
+        assert [token for token, _ in result.logprob.top] == [1]
+
+
+def test_a_mask_that_allows_nothing_fails_its_row_alone() -> None:
+    logits = torch.tensor([LOGITS] * 2)
+    bad, good = sample(logits, [make_sequence(uid, [0]) for uid in range(2)], [mask_of(), mask_of(3)])
+    assert bad.error == "the grammar allows no token here"
+    assert good.token == 3
 
 
 # ---- distribution ----------------------------------------------------------------------------------------------------
@@ -181,8 +255,8 @@ samplings = st.fixed_dictionaries(
 def test_a_row_is_treated_alike_alone_and_in_any_batch(params: list[dict[str, Any]], spread: float) -> None:
     logits = torch.randn(len(params), 200, generator=torch.Generator().manual_seed(9)) * spread
     sequences = [make_sequence(uid, [1, 2, 3], index=uid % 2, **p) for uid, p in enumerate(params)]
-    together = Sampler().sample(logits, sequences)
-    alone = [Sampler().sample(logits[i : i + 1], [s])[0] for i, s in enumerate(sequences)]
+    together = sample(logits, sequences)
+    alone = [sample(logits[i : i + 1], [s])[0] for i, s in enumerate(sequences)]
     assert [r.token for r in together] == [r.token for r in alone]
     for a, b in zip(together, alone, strict=True):
         assert (a.logprob is None) == (b.logprob is None)
@@ -214,7 +288,7 @@ def test_a_row_that_is_not_finite_fails_alone(value: float) -> None:
     logits = torch.tensor(LOGITS).repeat(3, 1)
     logits[1, 2] = value
     sequences = [make_sequence(uid, [0], temperature=t, logprobs=1) for uid, t in enumerate((0.0, 1.0, 1.0))]
-    first, bad, last = Sampler().sample(logits, sequences)
+    first, bad, last = sample(logits, sequences)
     assert bad.error is not None
     assert "not finite" in bad.error
     assert bad.token is None
@@ -223,13 +297,12 @@ def test_a_row_that_is_not_finite_fails_alone(value: float) -> None:
     assert last.error is None
 
 
-def test_logprobs_are_of_the_raw_distribution_and_logits_stay_as_they_were() -> None:
+def test_logprobs_are_of_the_raw_distribution() -> None:
     logits = torch.tensor([LOGITS, LOGITS])
     expected = logits[0].log_softmax(-1)
     biased = make_sequence(0, [0], logit_bias={5: 50.0}, logprobs=2)
     plain = make_sequence(1, [0], temperature=0.7, top_k=2, logprobs=0)
-    first, second = Sampler().sample(logits, [biased, plain])
-    assert torch.equal(logits, torch.tensor([LOGITS, LOGITS]))
+    first, second = sample(logits, [biased, plain])
     assert first.token == 5
     assert first.logprob is not None
     assert second.logprob is not None
@@ -240,7 +313,7 @@ def test_logprobs_are_of_the_raw_distribution_and_logits_stay_as_they_were() -> 
 
 
 def test_more_alternatives_than_tokens_are_all_of_them() -> None:
-    (result,) = Sampler().sample(torch.tensor([LOGITS]), [make_sequence(0, [0], logprobs=20)])
+    (result,) = sample(torch.tensor([LOGITS]), [make_sequence(0, [0], logprobs=20)])
     assert result.logprob is not None
     assert len(result.logprob.top) == len(LOGITS)
 
@@ -253,7 +326,7 @@ def test_a_temperature_beyond_float32_still_draws_no_barred_token() -> None:
 def test_a_row_that_its_penalty_makes_overflow_fails_alone_and_says_why() -> None:
     logits = torch.tensor([LOGITS, LOGITS])
     overflowing = make_sequence(0, [1], repetition_penalty=1e-40, temperature=1.0)
-    bad, good = Sampler().sample(logits, [overflowing, make_sequence(1, [1])])
+    bad, good = sample(logits, [overflowing, make_sequence(1, [1])])
     assert bad.error is not None
     assert "overflow" in bad.error
     assert good.token == 1
@@ -262,6 +335,6 @@ def test_a_row_that_its_penalty_makes_overflow_fails_alone_and_says_why() -> Non
 def test_a_row_with_every_token_barred_fails_alone() -> None:
     logits: Tensor = torch.tensor([[1.0, 2.0], [1.0, 2.0]])
     barred = make_sequence(0, [0], min_tokens=1, stop_token_ids=(0, 1), temperature=1.0)
-    bad, good = Sampler().sample(logits, [barred, make_sequence(1, [0])])
+    bad, good = sample(logits, [barred, make_sequence(1, [0])])
     assert bad.error is not None
     assert good.token == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
@@ -162,7 +163,7 @@ def test_of_many_long_prompts_a_few_go_abreast() -> None:
     while bench.scheduler.has_work:
         rows = bench.step()
         assert sum(count for _, _, count in rows) == 32 or bench.scheduler.counters().waiting == 0
-        most = max(most, len(rows))
+        most = max(most, sum(count > 4 for _, _, count in rows))  # who lacks up to 4 is as good as done
     assert most == 4
     bench.finish_all()
 
@@ -202,6 +203,132 @@ def test_one_plan_at_a_time() -> None:
     with pytest.raises(ValueError, match="not in flight"):
         bench.scheduler.fail_step(plan, "twice")
     bench.finish_all()
+
+
+# ---- forced tokens ---------------------------------------------------------------------------------------------------
+
+
+def force(bench: Bench, plan: Plan, count: int) -> StepResult:
+    """What the runner samples, each followed by the next `count` tokens of the reference as forced ones."""
+    rows = []
+    for row, result in zip(plan.rows, bench.runner.run(plan).rows, strict=True):
+        sequence = row.sequence
+        rest = bench.expected(sequence.request.request_id, sequence.index)[sequence.generated + 1 :]
+        rows.append(result if result.token is None else replace(result, forced=tuple(rest[:count])))
+    return StepResult(tuple(rows))
+
+
+def forced_step(bench: Bench, count: int) -> list[tuple[str, int, int]]:
+    plan = bench.plan()
+    assert plan is not None
+    bench.commit(plan, force(bench, plan, count))
+    return [(row.sequence.request.request_id, row.start, row.count) for row in plan.rows]
+
+
+def test_forced_tokens_come_with_the_one_they_follow_and_are_computed_at_once() -> None:
+    bench = Bench()
+    bench.submit("a", prompt(6), max_tokens=10)
+    assert forced_step(bench, 2) == [("a", 0, 6)]
+    assert bench.deltas[-1].tokens == tuple(bench.expected("a")[:3])
+    assert forced_step(bench, 2) == [("a", 6, 3)]
+    assert forced_step(bench, 3) == [("a", 9, 3)]
+    assert bench.finish["a", 0] == "length", "the tenth token ends it, and what is forced after it is dropped"
+    bench.finish_all()
+    counters = bench.scheduler.counters()
+    assert (counters.generated_tokens, counters.forced_tokens) == (10, 7)
+
+
+def test_a_forced_end_takes_no_step() -> None:
+    bench = Bench()
+    bench.submit("a", prompt(3), max_tokens=10, stop_token_ids=(40, 41))
+    plan = bench.plan()
+    assert plan is not None
+    bench.commit(plan, StepResult((RowResult(65, forced=(66, 41, 67)),)))
+    assert bench.tokens["a", 0] == [65, 66, 41]
+    assert bench.finish["a", 0] == "stop"
+    assert not bench.scheduler.has_work
+
+
+def test_what_is_sampled_may_be_the_end_whatever_it_forces() -> None:
+    bench = Bench()
+    bench.submit("stop", prompt(3, 1), max_tokens=9, stop_token_ids=(40,))
+    bench.submit("length", prompt(3, 2), max_tokens=1)
+    plan = bench.plan()
+    assert plan is not None
+    bench.commit(plan, StepResult((RowResult(40, forced=(66,)), RowResult(65, forced=(66,)))))
+    assert bench.tokens == {("stop", 0): [40], ("length", 0): [65]}
+    assert bench.scheduler.counters().forced_tokens == 0
+
+
+def test_forced_tokens_keep_nobody_waiting_and_wait_for_no_prompt() -> None:
+    bench = Bench(max_step_tokens=32, max_running=4)
+    bench.submit("forced", prompt(4, 1), max_tokens=40)
+    bench.submit("plain", prompt(4, 2), max_tokens=40)
+    bench.step()
+    bench.submit("long", prompt(150, 3))
+    for _ in range(4):
+        plan = bench.plan()
+        assert plan is not None
+        rows = list(force(bench, plan, 4).rows)
+        rows[1] = replace(rows[1], forced=())
+        bench.commit(plan, StepResult(tuple(rows)))
+        counts = {row.sequence.request.request_id: row.count for row in plan.rows}
+        assert counts["plain"] == 1
+        assert plan.tokens == 32
+    assert counts == {"forced": 5, "plain": 1, "long": 26}
+    bench.finish_all()
+
+
+def test_a_long_forced_run_shares_a_step_with_a_prompt() -> None:
+    bench = Bench(max_step_tokens=32, max_running=4)
+    bench.submit("forced", prompt(4, 1), max_tokens=100)
+    forced_step(bench, 80)
+    bench.submit("long", prompt(150, 3))
+    assert bench.step() == [("long", 0, 16), ("forced", 4, 16)]
+    assert bench.step() == [("forced", 20, 16), ("long", 16, 16)]
+    bench.finish_all()
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 5, 13])
+def test_forced_tokens_under_pressure_change_no_answer(count: int, prefix_cache: bool) -> None:
+    """Several pages a step, preemption of what was forced and not computed yet, and what is published is found."""
+    bench = Bench(pages=12, max_running=3, max_step_tokens=9, prefix_cache=prefix_cache)
+    for turn in range(2):
+        for i in range(4):
+            bench.submit(f"{turn}-{i}", prompt(5, i), max_tokens=20, n=1 + i % 2, seed=i)
+    for _ in range(1000):
+        if not bench.scheduler.has_work:
+            break
+        forced_step(bench, count)
+    assert bench.scheduler.counters().preemptions > 0
+    bench.finish_all()
+
+
+def test_a_row_whose_sampling_is_postponed_is_computed_once_more() -> None:
+    bench = Bench()
+    bench.submit("late", prompt(9, 1), n=2)
+    bench.submit("b", prompt(3, 2))
+    for _ in range(2):
+        plan = bench.plan()
+        assert plan is not None
+        rows = list(bench.runner.run(plan).rows)
+        rows[0] = RowResult(postponed=True)
+        bench.commit(plan, StepResult(tuple(rows)))
+        last = plan.rows[0]
+    assert (last.start, last.count) == (8, 1)
+    assert len(bench.tokens["b", 0]) == 2
+    assert not bench.tokens["late", 0]
+    bench.finish_all()
+
+
+def test_a_failed_row_says_whose_fault_it_is() -> None:
+    bench = Bench()
+    bench.submit("a", prompt(9, 1))
+    plan = bench.plan()
+    assert plan is not None
+    bench.commit(plan, StepResult((RowResult(error="no token fits", fault="bad_grammar"),)))
+    assert bench.failed["a"] == RequestFailed("a", "bad_grammar", "no token fits")
 
 
 # ---- reuse -----------------------------------------------------------------------------------------------------------
