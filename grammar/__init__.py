@@ -13,4 +13,14 @@ With constraint engines behind them, for the process that decodes:
 tokenizer_file  a model's tokenizer.json: which tokens there are and what each spells
 vocabulary      what the model's tokens spell
 backends/       llguidance, xgrammar, outlines-core
+compiler        grammars to compiled grammars: what the engine calls
+compile_limits  what compiling may cost
+kept            compiled grammars for the next who asks
+refusals        refused ones
+bench           where one thread of the compiler works
+worker_pool     its worker processes, seen from the compiler
+wire            what crosses between them
+worker          what runs in them
+trial           compiling a grammar and following it a few steps
+shelf           a process's backends
 """
