@@ -9,6 +9,7 @@ import orjson
 from aiohttp import web
 
 from engine.client import EngineClient
+from engine.request import EngineCounters
 
 from .body import read_json
 from .config import Limits
@@ -67,7 +68,7 @@ class Admin:
                     "tree": counters.pages_tree,
                     "held": report.pages_held,
                 },
-                "report": {**msgspec.to_builtins(report), "counters": msgspec.structs.asdict(counters)},
+                "report": {**msgspec.to_builtins(report), "counters": _named(counters)},
                 "info": msgspec.to_builtins(info),
             },
         }
@@ -82,6 +83,10 @@ class Admin:
         asked = parse(FailpointRequest, await read_json(request, self.limits), {})
         self.engine.set_failpoint(asked.spec)
         return _json({"status": "ok"})
+
+
+def _named(counters: EngineCounters) -> dict[str, object]:
+    return {**msgspec.structs.asdict(counters), "grammars": msgspec.structs.asdict(counters.grammars)}
 
 
 def _json(body: dict[str, object]) -> web.Response:

@@ -27,6 +27,8 @@ from .openai.models import Models
 from .openai.tokenize import Tokenization
 from .prompts import Prompts
 from .routes import Route, RouteTable
+from .structured.check import SchemaChecks
+from .structured.shapes import Shapes
 from .text_threads import TextThreads
 from .tokenizer import Tokenizer
 from .version import VERSION
@@ -57,6 +59,7 @@ def create_app(
     desk = Desk(engine, tokenizer, metrics)
     threads = TextThreads()
     prompts = Prompts(model, threads)
+    shapes = Shapes(threads, metrics)
     answerer = Answerer(desk, threads, http, limits)
     health = Health(engine, lifecycle)
     keyring = Keyring(http.api_keys, http.admin_key)
@@ -67,10 +70,11 @@ def create_app(
         app,
         [
             *_openai(
-                ChatCompletions(model, prompts, answerer, limits),
-                Completions(model, prompts, answerer, limits),
+                ChatCompletions(model, prompts, shapes, answerer, limits),
+                Completions(model, prompts, shapes, answerer, limits),
                 Models(model, engine),
                 Tokenization(model, prompts, engine, limits),
+                SchemaChecks(model, shapes, engine, limits),
             ),
             *_operations(health, metrics, Docs(VERSION)),
             *_admin(Admin(engine, desk, health, limits, served.test_mode)),
@@ -87,11 +91,16 @@ def create_app(
 
 
 def _openai(
-    chat: ChatCompletions, completions: Completions, models: Models, tokenization: Tokenization
+    chat: ChatCompletions,
+    completions: Completions,
+    models: Models,
+    tokenization: Tokenization,
+    schema_checks: SchemaChecks,
 ) -> list[Route]:
     return [
         Route("POST", "/v1/chat/completions", chat.handle, work=True),
         Route("POST", "/v1/completions", completions.handle, work=True),
+        Route("POST", "/v1/schemas/check", schema_checks.handle, work=True),
         Route("GET", "/v1/models", models.list),
         Route("GET", "/v1/models/{model:.+}", models.retrieve),  # model ids may contain slashes
         *(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from cache.namespace import client_namespace
 from engine.backlog import Place
 from engine.client import EngineClient
-from engine.errors import DeadlineExceeded, RequestFailure
+from engine.errors import DeadlineExceeded, GrammarRefused, RequestFailure
 from engine.request import EngineInfo, GenerationRequest, SamplingParams
 from grammar.spec import Grammar
 
@@ -24,12 +24,13 @@ from .caller import Caller
 from .errors import Overloaded
 from .generation import Generation, TextOptions, Usage
 from .metrics import Metrics
+from .structured.source import Source
 from .tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One prompt to answer."""
+    """One prompt to answer. `source` is where its grammar was asked for: what a refusal names."""
 
     prompt: list[int]
     sampling: SamplingParams
@@ -38,6 +39,7 @@ class Job:
     cache_salt: str | None
     priority: int
     grammar: Grammar | None = None
+    source: Source | None = None
 
 
 class Desk:
@@ -73,7 +75,7 @@ class Desk:
         """Hand the jobs to the engine; leaving the context aborts whatever of them still runs.
 
         Raises BadRequest, QueueFull or EngineUnavailable, for a single job before anything is sent; DeadlineExceeded
-        when the caller's time is up at any point inside.
+        when the caller's time is up at any point inside; InvalidRequest when the engine refuses the jobs' grammar.
         """
         place.weigh(sum(len(job.prompt) for job in jobs))
         open_: list[Generation] = []
@@ -84,6 +86,12 @@ class Desk:
                 yield open_
         except TimeoutError:
             raise DeadlineExceeded("The request did not finish before its deadline.") from None
+        except GrammarRefused as error:
+            self._metrics.grammar_refused("too_complex" if error.too_complex else "invalid")
+            source = jobs[0].source
+            if source is None:
+                raise
+            raise source.refused(error) from None
         finally:
             for generation in open_:
                 self._end(generation)

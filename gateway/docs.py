@@ -13,6 +13,7 @@ from .openai.chat import ChatRequest
 from .openai.completions import CompletionRequest
 from .openai.fields import Wire
 from .openai.tokenize import DetokenizeRequest, TokenizeRequest
+from .structured.check import SchemaCheckRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,12 @@ class Operation:
 OPERATIONS = (
     Operation("POST", "/v1/chat/completions", "Answer a conversation, whole or streamed.", ChatRequest),
     Operation("POST", "/v1/completions", "Continue a text, or score one.", CompletionRequest),
+    Operation(
+        "POST",
+        "/v1/schemas/check",
+        "What would become of a schema or grammar, keyword by keyword.",
+        SchemaCheckRequest,
+    ),
     Operation("GET", "/v1/models", "The names this server answers to."),
     Operation("GET", "/v1/models/{model}", "One of them; ids may contain slashes."),
     Operation("POST", "/v1/tokenize", "Token ids of a prompt or a conversation.", TokenizeRequest),

@@ -22,6 +22,7 @@ from engine.errors import (
     DeadlineExceeded,
     EngineDied,
     EngineUnavailable,
+    GrammarRefused,
     QueueFull,
     RequestFailure,
 )
@@ -53,10 +54,11 @@ class ApiError(Exception):
         self.code = code
         self.headers = dict(headers or {})
 
+    def wire(self) -> dict[str, str | None]:
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
     def body(self) -> bytes:
-        return orjson.dumps(
-            {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
-        )
+        return orjson.dumps({"error": self.wire()})
 
     def response(self) -> web.Response:
         response = web.Response(status=self.status, body=self.body(), content_type="application/json")
@@ -148,6 +150,10 @@ def _try_again(error: QueueFull | EngineUnavailable) -> Overloaded:
 
 
 def _failed(error: RequestFailure) -> ApiError:
+    if isinstance(error, GrammarRefused):
+        if error.too_complex:
+            return InvalidRequest(str(error), code="grammar_too_complex")
+        return InvalidRequest(str(error), code="invalid_grammar")
     if isinstance(error, DeadlineExceeded):
         # The client's own limit is up: a retry by its library would only add to the load that caused this.
         return ApiError(

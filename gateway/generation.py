@@ -54,23 +54,25 @@ class TokenDetail(msgspec.Struct, frozen=True, gc=False):
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
     """What became certain of one choice at once. `finish` is set on its last piece, and `cut` if a stop string was the
-    reason. `details` only when asked for."""
+    reason. `details` only when asked for. `report` is what a check of the whole text came to, where there was one."""
 
     index: int
     text: str
     details: tuple[TokenDetail, ...] = ()
     finish: Finish | None = None
     cut: bool = False
+    report: dict[str, object] | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One whole choice. `cut`: a stop string ended it, not the model."""
+    """One whole choice. `cut`: a stop string ended it, not the model. `report` as in a piece."""
 
     index: int
     text: str
     details: tuple[TokenDetail, ...]
     finish: Finish
     cut: bool = False
+    report: dict[str, object] | None = None
 
 
 @dataclass(slots=True)
@@ -199,6 +201,7 @@ class Generation:
         self.grammar: GrammarReady | None = None
         self.prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
         self._held: list[SequenceDelta] = []
+        self._early: list[Piece] = []
         self._failure = RequestFailure("the engine ended the request without an answer")
 
     @property
@@ -211,8 +214,19 @@ class Generation:
     def prompt(self) -> list[int]:
         return self._stream.request.prompt
 
+    async def accepted(self) -> None:
+        """Returns when it cannot be refused for its grammar any more. Raises RequestFailure, GrammarRefused among them."""
+        while self._stream.request.grammar is not None and self.grammar is None:
+            events = await self._stream.read()
+            if not events:
+                return  # ended before that, which the next `read` says
+            self._early += self._take(events)
+
     async def read(self) -> list[Piece]:
         """What has arrived since the last call; waits for something. Empty: the end. Raises RequestFailure."""
+        if self._early:
+            early, self._early = self._early, []
+            return early
         while True:
             events = await self._stream.read()
             if not events:

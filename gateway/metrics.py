@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import get_args
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -26,6 +26,11 @@ from .generation import Generation
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _SLOW = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+
+
+GrammarRefusal = Literal["invalid", "unmet", "too_complex"]
+"""Why a grammar is refused: it is none; it is a schema outside OpenAI's strict subset, or with a keyword that cannot be
+enforced, where that is demanded; it asks for more than the limits allow."""
 
 
 class Histogram:
@@ -81,13 +86,43 @@ class Metrics(Collector):
         self._inference = Histogram(_SLOW)
         self._prompt_length = Histogram(_TOKENS)
         self._answer_length = Histogram(_TOKENS)
+        self._compiled = Histogram(_FAST)
+        self._compile_hits = 0
+        self._audits: Counter[bool] = Counter()
+        self._grammar_refusals: Counter[GrammarRefusal] = Counter()
+        self._violations = 0
+        self._schema_checks: Counter[bool] = Counter()
 
     def http_request(self, route: str, method: str, status: int) -> None:
         self._http[route, method, str(status)] += 1
 
+    def grammar_refused(self, reason: GrammarRefusal) -> None:
+        self._grammar_refusals[reason] += 1
+
+    def grammar_compiled(self, seconds: float, *, cached: bool) -> None:
+        if cached:
+            self._compile_hits += 1
+        else:
+            self._compiled.observe(seconds)
+
+    def schema_read(self, *, known: bool) -> None:
+        """A request came with a schema, one of those known or a new one."""
+        self._audits[known] += 1
+
+    def schema_checked(self, *, valid: bool) -> None:
+        """A finished text was held against what its schema asks beyond what was enforced."""
+        self._schema_checks[valid] += 1
+
+    def schema_violated(self) -> None:
+        """An answer broke what was enforced: a bug of ours."""
+        self._violations += 1
+
     def generation_ended(self, generation: Generation) -> None:
         """Take stock of a request, finished or not."""
         usage, timing = generation.usage, generation.timing
+        if generation.grammar is not None:
+            seconds = generation.grammar.seconds
+            self.grammar_compiled(seconds, cached=seconds == 0)
         last_token = max(choice.last_token for choice in generation.choices)
         self._prompt_tokens += usage.prompt
         self._cached_tokens += usage.cached
@@ -177,7 +212,63 @@ class Metrics(Collector):
         yield self._gauge(
             "headwater_max_model_len", "Longest context in tokens.", info.max_model_len if info else 0
         )
+        yield from self._structured()
         yield from self._latencies("headwater_")
+
+    def _structured(self) -> Iterator[Metric]:
+        yield self._counter("headwater_schemas_read", "Schemas that were new.", self._audits[False])
+        yield self._counter("headwater_schema_hits", "Schemas that were known.", self._audits[True])
+        yield self._counter(
+            "headwater_grammar_hits", "Grammars that were compiled already.", self._compile_hits
+        )
+        compiled = HistogramMetricFamily(
+            "headwater_grammar_compile_seconds", "Time to compile a grammar.", labels=["model_name"]
+        )
+        compiled.add_metric([self._model], buckets=self._compiled.buckets(), sum_value=self._compiled.sum)
+        yield compiled
+        refused = CounterMetricFamily(
+            "headwater_grammar_refusals", "Requests refused for their grammar.", labels=["reason"]
+        )
+        for reason in get_args(GrammarRefusal):
+            refused.add_metric([reason], self._grammar_refusals[reason])
+        yield refused
+        checked = CounterMetricFamily(
+            "headwater_schema_checks",
+            "Answers checked for what their schema asks beyond what was enforced.",
+            labels=["valid"],
+        )
+        for valid in (True, False):
+            checked.add_metric([str(valid).lower()], self._schema_checks[valid])
+        yield checked
+        counters = self._engine.counters
+        yield self._gauge(
+            "headwater_grammars_compiling",
+            "Requests that wait for their grammar.",
+            counters.grammars.compiling,
+        )
+        yield self._counter(
+            "headwater_masked_tokens", "Tokens sampled under a grammar.", counters.grammars.masked_rows
+        )
+        yield self._counter(
+            "headwater_postponed_tokens",
+            "Times a token waited a step for its mask.",
+            counters.grammars.postponed_rows,
+        )
+        yield self._counter(
+            "headwater_forced_tokens",
+            "Tokens a grammar left no choice about, which were not sampled.",
+            counters.forced_tokens,
+        )
+        yield self._counter(
+            "headwater_grammar_failures",
+            "Sequences whose grammar could not be followed.",
+            counters.grammars.failed_rows,
+        )
+        yield self._counter(
+            "headwater_schema_violations",
+            "Answers withheld because they broke an enforced schema.",
+            self._violations,
+        )
 
     def _compatible(self) -> Iterator[Metric]:
         counters = self._engine.counters

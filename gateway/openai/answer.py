@@ -6,11 +6,12 @@ What differs between the endpoints is how an answer is written; that is a `Write
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 from aiohttp import web
 
 from engine.backlog import Place
@@ -25,11 +26,27 @@ from ..text_threads import TextThreads
 
 FIRST_EVENT_PATIENCE = 1.0
 """A stream's headers wait this long for a first sign of life, so that an early failure still gets its own status; then
-they go out, so that a client's own timeout sees that somebody is there."""
-
+they go out, so that a client's own timeout sees that somebody is there. Before that they wait until a grammar is
+compiled, for which the engine has a deadline of its own."""
 
 INLINE_TOKENS = 64
 """So many tokens are written with their log-probabilities in place: that takes up to a millisecond; more leave the loop."""
+
+
+class Judge(Protocol):
+    """Two implementations: `structured.verdicts.SchemaJudge` and the one of chat, which looks at a part of the text."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What the answer's headers say of it in advance."""
+        ...
+
+    async def report(self, text: str) -> dict[str, object] | None:
+        """What the whole text of a choice that ended by itself is worth, for the client; None if there is nothing to say.
+
+        Raises what the request is answered with instead.
+        """
+        ...
 
 
 class Writer(Protocol):
@@ -57,26 +74,42 @@ class Answerer:
     limits: Limits
 
     async def answer(
-        self, request: web.Request, place: Place, jobs: Sequence[Job], writer: Writer, *, stream: bool
+        self,
+        request: web.Request,
+        place: Place,
+        jobs: Sequence[Job],
+        writer: Writer,
+        *,
+        stream: bool,
+        judge: Judge | None = None,
     ) -> web.StreamResponse:
-        caller = request[CALLER]
+        """With a `judge` no choice ends by itself before its text was held against what was asked for."""
         if stream:
-            return await self._streamed(request, caller, place, jobs, writer)
-        return await self._whole(caller, place, jobs, writer)
+            return await self._streamed(request, place, jobs, writer, judge)
+        return await self._whole(request[CALLER], place, jobs, writer, judge)
 
     async def _whole(
-        self, caller: Caller, place: Place, jobs: Sequence[Job], writer: Writer
+        self, caller: Caller, place: Place, jobs: Sequence[Job], writer: Writer, judge: Judge | None
     ) -> web.StreamResponse:
         async with self.desk.submit(caller, place, jobs) as generations:
             answers = await together([generation.collect() for generation in generations])
+        if judge is not None:
+            answers = [[await _judged(judge, answer) for answer in group] for group in answers]
         tokens = sum(_scored(generation) for generation in generations)
         tokens += sum(len(answer.details) for group in answers for answer in group)
         body = await self._written(tokens, lambda: writer.whole(generations, answers))
-        return web.Response(body=body, content_type="application/json")
+        headers = None if judge is None else judge.headers
+        return web.Response(body=body, content_type="application/json", headers=headers)
 
     async def _streamed(
-        self, request: web.Request, caller: Caller, place: Place, jobs: Sequence[Job], writer: Writer
+        self,
+        request: web.Request,
+        place: Place,
+        jobs: Sequence[Job],
+        writer: Writer,
+        judge: Judge | None,
     ) -> web.StreamResponse:
+        caller = request[CALLER]
         async with EventStream(
             request, silence=self.http.keepalive_comment, patience=self.limits.write_timeout
         ) as events:
@@ -84,34 +117,71 @@ class Answerer:
                 _told_in_band(events, caller.request_id),
                 self.desk.submit(caller, place, jobs) as generations,
             ):
+                await together([generation.accepted() for generation in generations])
                 early = await _first_sign(generations[0])
+                if judge is not None:
+                    events.response.headers.update(judge.headers)
                 await events.open()
                 await together(
                     [
-                        self._pump(events, writer, job.n * i, generation, early if i == 0 else [])
+                        self._pump(
+                            events, writer, job.n * i, _Reading(generation, early if i == 0 else [], judge)
+                        )
                         for i, (job, generation) in enumerate(zip(jobs, generations, strict=True))
                     ]
                 )
                 await events.send(writer.tail(total(generations)) + DONE)
             return events.response
 
-    async def _pump(
-        self, events: EventStream, writer: Writer, first: int, generation: Generation, early: list[Piece]
-    ) -> None:
+    async def _pump(self, events: EventStream, writer: Writer, first: int, reading: _Reading) -> None:
+        generation = reading.generation
         head = writer.head(generation)
         if head:
             await events.send(head)
-        opening = early or await generation.read()
+        opening = await reading.next()
         frames = await self._written(_scored(generation), lambda: writer.pieces(first, generation, opening))
         if frames:
             await events.send(frames)
-        while pieces := await generation.read():
+        while pieces := await reading.next():
             frames = writer.pieces(first, generation, pieces)
             if frames:
                 await events.send(frames)
 
     async def _written(self, tokens: int, write: Callable[[], bytes]) -> bytes:
         return write() if tokens <= INLINE_TOKENS else await self.threads.run(write)
+
+
+class _Reading:
+    """The pieces of a generation, what was read `early` first. With a judge the last of each choice says its verdict."""
+
+    def __init__(self, generation: Generation, early: list[Piece], judge: Judge | None) -> None:
+        self.generation = generation
+        self._early = early
+        self._judge = judge
+        self._texts: dict[int, list[str]] = {}
+
+    async def next(self) -> list[Piece]:
+        """Empty: the end."""
+        pieces = self._early or await self.generation.read()
+        self._early = []
+        return pieces if self._judge is None else [await self._look(piece, self._judge) for piece in pieces]
+
+    async def _look(self, piece: Piece, judge: Judge) -> Piece:
+        texts = self._texts.setdefault(piece.index, [])
+        texts.append(piece.text)
+        if not _ended_by_itself(piece):
+            return piece
+        return msgspec.structs.replace(piece, report=await judge.report("".join(texts)))
+
+
+async def _judged(judge: Judge, answer: Answer) -> Answer:
+    if not _ended_by_itself(answer):
+        return answer
+    return msgspec.structs.replace(answer, report=await judge.report(answer.text))
+
+
+def _ended_by_itself(ending: Piece | Answer) -> bool:
+    return ending.finish == "stop" and not ending.cut
 
 
 def _scored(generation: Generation) -> int:

@@ -19,6 +19,8 @@ from ..errors import InvalidRequest, unsupported
 from ..generation import Answer, Generation, Piece, TextOptions, Usage
 from ..model import TextModel
 from ..prompts import Prompts, check_fits
+from ..structured.shapes import Shapes
+from ..structured.verdicts import SchemaJudge
 from .answer import Answerer
 from .fields import parse, wrong_type
 from .logprobs import chat_logprobs
@@ -60,7 +62,6 @@ class ChatRequest(SamplingFields):
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     # accepted in the one form that asks for nothing
-    response_format: Anything = None
     modalities: Anything = None
     tools: Anything = None
     tool_choice: Anything = None
@@ -75,8 +76,6 @@ class ChatRequest(SamplingFields):
         self._check_plain_text()
 
     def _check_plain_text(self) -> None:
-        if self.response_format is not None and self.response_format != {"type": "text"}:
-            raise unsupported("response_format", "only {'type': 'text'} is served")
         if self.modalities is not None and self.modalities != ["text"]:
             raise unsupported("modalities", "only ['text'] is served")
         if self.tools is not None:
@@ -97,6 +96,7 @@ class ChatRequest(SamplingFields):
 class ChatCompletions:
     model: TextModel
     prompts: Prompts
+    shapes: Shapes
     answerer: Answerer
     limits: Limits
 
@@ -110,6 +110,9 @@ class ChatCompletions:
         opens = generation_prompt(asked.add_generation_prompt, continues=asked.continue_final_message)
         info = self.answerer.desk.info()
         with self.answerer.desk.place(caller, 1) as place:
+            shape = await self.shapes.read(asked)
+            if shape is not None:
+                asked.check_beside_grammar()
             prompt = await self.prompts.chat(
                 messages,
                 info.max_model_len,
@@ -136,9 +139,12 @@ class ChatCompletions:
                 n=asked.n,
                 cache_salt=asked.cache_salt,
                 priority=asked.priority,
+                grammar=None if shape is None else shape.grammar,
+                source=None if shape is None else shape.source,
             )
             writer = ChatWriter(asked, self.model, created=caller.created, fingerprint=info.model_digest[:12])
-            return await self.answerer.answer(request, place, [job], writer, stream=asked.stream)
+            judge = None if shape is None else SchemaJudge(shape, self.shapes.metrics)
+            return await self.answerer.answer(request, place, [job], writer, stream=asked.stream, judge=judge)
 
 
 class ChatWriter:
@@ -189,7 +195,14 @@ class ChatWriter:
             frames = self._text_opening[piece.index] + orjson.dumps(piece.text) + self._text_closing
         if piece.finish is None:
             return frames
-        finish = {"index": piece.index, "delta": {}, "logprobs": None, "finish_reason": piece.finish}
+        finish: dict[str, object] = {
+            "index": piece.index,
+            "delta": {},
+            "logprobs": None,
+            "finish_reason": piece.finish,
+        }
+        if piece.report is not None:
+            finish["schema_check"] = piece.report
         return frames + self._chunk(finish)
 
     def _detailed(self, piece: Piece) -> bytes:
@@ -226,6 +239,8 @@ class ChatWriter:
             "logprobs": chat_logprobs(answer.details, self._tokenizer) if self._asked.logprobs else None,
             "finish_reason": answer.finish,
         }
+        if answer.report is not None:
+            choice["schema_check"] = answer.report
         if self._asked.return_token_ids:
             choice["token_ids"] = [detail.id for detail in answer.details]
         return choice

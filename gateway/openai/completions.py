@@ -21,6 +21,8 @@ from ..errors import InvalidRequest, unsupported
 from ..generation import Answer, Generation, Piece, TextOptions, TokenDetail, Usage
 from ..model import TextModel
 from ..prompts import Prompts, Spelled, check_fits
+from ..structured.shapes import AnswerShape, Shapes
+from ..structured.verdicts import SchemaJudge
 from .answer import Answerer
 from .fields import parse, wrong_type
 from .logprobs import CompletionLogprobs
@@ -48,6 +50,10 @@ class CompletionRequest(SamplingFields):
         super().check(limits)
         if self.best_of is not None and self.best_of != self.n:
             raise unsupported("best_of", "only a value equal to 'n' is served")
+        if self.max_tokens == 0 and self.wish() is not None:
+            raise InvalidRequest(
+                "With 'max_tokens' of 0 there is no answer to be shaped.", param="max_tokens"
+            )
 
     @property
     def scores_prompt(self) -> bool:
@@ -93,6 +99,7 @@ def _is_ids(value: list[object]) -> bool:
 class Completions:
     model: TextModel
     prompts: Prompts
+    shapes: Shapes
     answerer: Answerer
     limits: Limits
 
@@ -105,12 +112,22 @@ class Completions:
         stops = asked.stops(self.limits)
         info = self.answerer.desk.info()
         with self.answerer.desk.place(caller, len(texts)) as place:
-            jobs = [self._job(asked, await self._ids(text, info), stops, info) for text in texts]
+            shape = await self.shapes.read(asked)
+            if shape is not None:
+                asked.check_beside_grammar()
+            jobs = [self._job(asked, await self._ids(text, info), stops, info, shape) for text in texts]
             echoes = [await self.prompts.spell(job.prompt) for job in jobs] if asked.echo else []
             writer = CompletionWriter(
                 asked, self.model, echoes, created=caller.created, fingerprint=info.model_digest[:12]
             )
-            return await self.answerer.answer(request, place, jobs, writer, stream=asked.stream)
+            return await self.answerer.answer(
+                request,
+                place,
+                jobs,
+                writer,
+                stream=asked.stream,
+                judge=None if shape is None else SchemaJudge(shape, self.shapes.metrics),
+            )
 
     async def _ids(self, prompt: Prompt, info: EngineInfo) -> list[int]:
         if isinstance(prompt, str):
@@ -120,7 +137,12 @@ class Completions:
         return prompt
 
     def _job(
-        self, asked: CompletionRequest, prompt: list[int], stops: tuple[str, ...], info: EngineInfo
+        self,
+        asked: CompletionRequest,
+        prompt: list[int],
+        stops: tuple[str, ...],
+        info: EngineInfo,
+        shape: AnswerShape | None,
     ) -> Job:
         left = info.max_model_len - len(prompt)
         given = "max_tokens" in asked.model_fields_set
@@ -147,6 +169,8 @@ class Completions:
             n=asked.n,
             cache_salt=asked.cache_salt,
             priority=asked.priority,
+            grammar=None if shape is None else shape.grammar,
+            source=None if shape is None else shape.source,
         )
 
 
@@ -203,7 +227,7 @@ class CompletionWriter:
             logprobs = self._logprobs(piece.details, shift)
             choices.append(self._choice(index, piece.text, logprobs, None, piece.details))
         if piece.finish is not None:
-            choices.append(self._choice(index, "", None, piece.finish, ()))
+            choices.append(self._choice(index, "", None, piece.finish, (), report=piece.report))
         if begins and self._asked.return_token_ids:
             choices[0]["prompt_token_ids"] = generation.prompt
         self._begun.add(index)
@@ -234,7 +258,9 @@ class CompletionWriter:
             logprobs = self._prompt_logprobs(index, generation) or CompletionLogprobs(self._tokenizer)
             logprobs.add(answer.details, len(echo))
             wire = logprobs.wire()
-        choice = self._choice(index, echo + answer.text, wire, answer.finish, answer.details)
+        choice = self._choice(
+            index, echo + answer.text, wire, answer.finish, answer.details, report=answer.report
+        )
         if self._asked.return_token_ids:
             choice["prompt_token_ids"] = generation.prompt
         return choice
@@ -248,6 +274,8 @@ class CompletionWriter:
         logprobs: dict[str, object] | None,
         finish: str | None,
         details: Sequence[TokenDetail],
+        *,
+        report: dict[str, object] | None = None,
     ) -> dict[str, object]:
         choice: dict[str, object] = {
             "index": index,
@@ -257,6 +285,8 @@ class CompletionWriter:
         }
         if self._asked.return_token_ids:
             choice["token_ids"] = [detail.id for detail in details]
+        if report is not None:
+            choice["schema_check"] = report
         return choice
 
     def _logprobs(self, details: Sequence[TokenDetail], shift: int) -> dict[str, object] | None:

@@ -11,6 +11,7 @@ from engine.request import SamplingParams
 
 from ..config import Limits
 from ..errors import InvalidRequest, unsupported
+from ..structured.asked import ShapeFields
 from ..tokenizer import Tokenizer
 from .fields import Wire, kind, wrong_type
 
@@ -30,19 +31,12 @@ NOT_SERVED_ANYWHERE = dict.fromkeys(
         "allowed_token_ids",
         "bad_words",
         "documents",
-        "ebnf",
-        "guided_choice",
-        "guided_grammar",
-        "guided_json",
-        "guided_regex",
         "lora_path",
         "moderation",
         "prompt_cache_options",
         "prompt_cache_retention",
         "prompt_embeds",
         "prompt_logprobs",
-        "regex",
-        "structured_outputs",
         "truncate_prompt_tokens",
         "use_beam_search",
     ),
@@ -56,7 +50,7 @@ class StreamOptions(Wire):
     include_obfuscation: bool = False
 
 
-class SamplingFields(Wire):
+class SamplingFields(ShapeFields):
     """OpenAI's fields, vLLM's extensions, and fields that are pure bookkeeping and change no answer."""
 
     model: str
@@ -113,6 +107,16 @@ class SamplingFields(Wire):
             )
         if self.stream_options is not None and self.stream_options.include_obfuscation:
             raise unsupported("stream_options.include_obfuscation")
+
+    def check_beside_grammar(self) -> None:
+        """A grammar decides where the answer ends. Raises InvalidRequest for what would have it end elsewhere."""
+        for name in ("ignore_eos", "min_tokens"):
+            if getattr(self, name):
+                raise InvalidRequest(
+                    f"'{name}' cannot be used where the answer's form is given: that says where the answer ends.",
+                    param=name,
+                    code="conflicting_parameters",
+                )
 
     @property
     def include_usage(self) -> bool:

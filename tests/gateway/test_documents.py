@@ -22,6 +22,8 @@ from gateway.openai.completions import CompletionRequest
 from gateway.openai.fields import _BOUNDS, _SENTENCES, Wire
 from gateway.openai.sampling import NOT_SERVED_ANYWHERE, SamplingFields
 from gateway.openai.tokenize import DetokenizeRequest, TokenizeRequest
+from gateway.structured.asked import ShapeFields
+from gateway.structured.check import SchemaCheckRequest, _Findings
 from gateway.tokenizer import Tokenizer
 from tests.fakes import FakeEngine
 from tests.gateway.option_tables import tables, written
@@ -45,7 +47,7 @@ def first_cells(text: str) -> set[str]:
 
 
 def names(models: Iterable[type[Wire]]) -> set[str]:
-    return {name for model in models for name in model.model_fields}
+    return {field.alias or name for model in models for name, field in model.model_fields.items()}
 
 
 def test_the_option_tables_are_those_of_the_command() -> None:
@@ -63,6 +65,13 @@ def test_the_option_tables_are_those_of_the_command() -> None:
 )
 def test_every_field_is_described_and_no_other(title: str, fields: set[str]) -> None:
     assert first_cells(section(API, title)) == fields
+
+
+def test_every_field_of_a_check_is_described_and_no_other() -> None:
+    of_request, of_answer = section(API, "Checking a schema").split("The answer is 200")
+    assert first_cells(of_request) == names([SchemaCheckRequest]) - names([ShapeFields])
+    wire = _Findings(None).wire(ShapeFields.model_validate({"regex": "a"}).wish())
+    assert first_cells(of_answer) == wire.keys() - {"object", "param"}
 
 
 def test_the_refused_fields_are_listed() -> None:
@@ -87,7 +96,7 @@ def test_every_error_code_is_listed_and_no_other() -> None:
         f"engine_{status}" for status in ("starting", "restarting", "unresponsive", "failed", "stopped")
     }
     rows = [line for line in section(API, "Errors").splitlines() if re.match(r"\| \d", line)]
-    listed = {code for row in rows for code in re.findall(r"`(\w+)`", row.split("|")[2])}
+    listed = {code for row in rows for code in re.findall(r"`(\w+)`", row.split("|")[2])} - {"null"}
     assert listed == in_code
 
 

@@ -47,6 +47,7 @@ async def test_times_end_with_the_last_token_and_each_choice_has_its_own(
         "e2e_request_latency_seconds": 12.0,
         "request_queue_time_seconds": 2.0,  # its start is heard of together with its first tokens
         "request_prefill_time_seconds": 0.0,
+        "grammar_compile_seconds": 0.0,
         "request_decode_time_seconds": 10.0,
         "request_inference_time_seconds": 10.0,
     }
