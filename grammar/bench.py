@@ -33,6 +33,7 @@ class Bench:
         self._shelf = shelf
         self._limits = limits
         self._worker: Worker | None = None
+        self._interrupted = False
         self._finished: list[Worker] = []  # to be buried; some are dead through no deed of ours
 
     def compile(self, grammar: Grammar, waited: float) -> Compiled:
@@ -65,6 +66,14 @@ class Bench:
                 log.warning("a grammar worker died: %s", _describe(returncode))
         if self._worker is None:
             self._worker = self._pool.hire()
+            if self._interrupted:
+                self._worker.kill()
+
+    def interrupt(self) -> None:
+        """End what is being compiled, now and from here on. For any thread."""
+        self._interrupted = True
+        if (worker := self._worker) is not None:
+            worker.kill()
 
     def close(self) -> None:
         if self._worker is not None:
@@ -72,11 +81,6 @@ class Bench:
             self._finish_with(self._worker)
         for worker in self._finished:
             worker.end()
-
-    def interrupt(self) -> None:
-        """Kill the worker at work, for any thread."""
-        if (worker := self._worker) is not None:
-            worker.kill()
 
     def _try(self, grammar: Grammar, seconds: float) -> Passed | Refused | Missing | None:
         """None if the worker died with its template, which is not the grammar's doing."""

@@ -77,6 +77,7 @@ class Compiler:
         self._waiting: deque[_Job] = deque()
         self._changed = threading.Condition()  # guards everything from `_kept` on
         self._benches: list[Bench] = []
+        self._leaving = threading.Barrier(self._limits.workers)
         self._threads: list[threading.Thread] = []
         self._rest: Literal["unwanted", "wanted", "begun"] = "unwanted"  # the backends other than FIRST
         self._closed = False
@@ -162,10 +163,14 @@ class Compiler:
         while not self._closed:
             if (job := self._take()) is not None:
                 self._finish(job, self._compile(job, bench))
-                self._prepare(bench)
+                if not self._closed:
+                    self._prepare(bench)
             elif self._begin_loading():
                 self._load_rest()
         bench.close()
+        # The template ends with the thread that started it: it is to live until the last bench is cleared.
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self._leaving.wait(CLOSE_SECONDS)
 
     def _prepare(self, bench: Bench) -> None:
         """Do now, with nobody waiting, what the next grammar would wait for."""
@@ -196,7 +201,7 @@ class Compiler:
             compiled = bench.compile(job.grammar, began - job.submitted)
         except GrammarError as error:
             return error
-        except BaseException:  # noqa: BLE001 - an engine's panic is a BaseException; it ends this job alone
+        except BaseException:  # an engine's panic is one; it ends this job alone
             log.exception("a grammar could not be compiled")
             return GrammarError("the grammar compiler failed on this grammar")
         return Entry(compiled, time.monotonic() - began)
