@@ -1,0 +1,81 @@
+"""One alternative for strings: patterns and a length, or a few values (with the patterns they could not be tried on)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from . import automaton
+from . import expression as rx
+from .expression import Expression, TooLarge
+from .states import Loss
+
+
+@dataclass(frozen=True, slots=True)
+class StringShape:
+    patterns: tuple[Expression, ...] = ()
+    low: int = 0
+    high: int | None = None
+    values: tuple[str, ...] | None = None
+    losses: frozenset[Loss] = frozenset()
+
+    def meet(self, other: StringShape) -> StringShape | None:
+        losses = self.losses | other.losses
+        patterns = tuple(dict.fromkeys(self.patterns + other.patterns))
+        low = max(self.low, other.low)
+        highs = [high for high in (self.high, other.high) if high is not None]
+        high = min(highs, default=None)
+        if high is not None and low > high:
+            return None
+        if self.values is None and other.values is None:
+            return StringShape(patterns, low, high, None, losses)
+        if self.values is None or other.values is None:
+            values = self.values or other.values or ()
+        else:
+            allowed = set(other.values)
+            values = tuple(value for value in self.values if value in allowed)
+        kept, undecided = _kept(values, patterns, low, high)
+        return StringShape(undecided, values=kept, losses=losses) if kept else None
+
+    def accepts(self, text: str) -> bool:
+        """Raises TooLarge."""
+        if self.values is not None and text not in self.values:
+            return False
+        if len(text) < self.low or (self.high is not None and len(text) > self.high):
+            return False
+        return all(automaton.matches(pattern, text) for pattern in self.patterns)
+
+    def expression(self) -> Expression:
+        """The same strings as one expression."""
+        parts = list(self.patterns)
+        if self.values is not None:
+            parts.append(rx.any_of(self.values))
+        if self.low or self.high is not None:
+            parts.append(rx.repeat(rx.ANY_CHARACTER, self.low, self.high))
+        return rx.both(parts)
+
+    def empty(self) -> bool:
+        """Whether it is known that there is no such string."""
+        if self.values is not None or (len(self.patterns) <= 1 and not self.low and self.high is None):
+            return bool(self.patterns) and self.patterns[0] == rx.NOTHING
+        try:
+            return automaton.is_empty(self.expression())
+        except TooLarge:
+            return False
+
+    def lossy(self, loss: Loss) -> StringShape:
+        return replace(self, losses=self.losses | {loss})
+
+
+def _kept(
+    values: tuple[str, ...], patterns: tuple[Expression, ...], low: int, high: int | None
+) -> tuple[tuple[str, ...], tuple[Expression, ...]]:
+    """The values that fit, and the patterns for which that could not be decided."""
+    kept = [value for value in values if len(value) >= low and (high is None or len(value) <= high)]
+    undecided = []
+    for pattern in patterns:
+        try:
+            matcher = automaton.Matcher(pattern)
+            kept = [value for value in kept if matcher(value)]
+        except TooLarge:
+            undecided.append(pattern)
+    return tuple(kept), tuple(undecided)
