@@ -26,11 +26,16 @@ from .openai.completions import Completions
 from .openai.models import Models
 from .openai.tokenize import Tokenization
 from .prompts import Prompts
+from .replies import Replies
+from .reply_format import reply_format
 from .routes import Route, RouteTable
 from .structured.check import SchemaChecks
 from .structured.shapes import Shapes
 from .text_threads import TextThreads
 from .tokenizer import Tokenizer
+from .tools.family import Family
+from .tools.offer import Offers
+from .tools.render import example_call
 from .version import VERSION
 
 DESK = web.AppKey("desk", Desk)
@@ -47,11 +52,12 @@ def create_app(
     template: ChatTemplate | None,
     http: Http,
     limits: Limits,
+    family: Family | None = None,
     contexts: Sequence[CleanupContext] = (),
 ) -> web.Application:
     """The application, not yet running.
 
-    `contexts` are run around it, in order, before its own: starting and stopping the engine is the caller's business.
+    `family` is the format of the model's replies; None is told from the template. `contexts` are run around it, in order, before its own: starting and stopping the engine is the caller's business.
     """
     model = TextModel(served, tokenizer, template)
     lifecycle = Lifecycle()
@@ -60,6 +66,9 @@ def create_app(
     threads = TextThreads()
     prompts = Prompts(model, threads)
     shapes = Shapes(threads, metrics)
+    family = family or reply_format(None if template is None else template.source)
+    offers = Offers(shapes, example_call(family))
+    replies = Replies(family, tokenizer.specials.ids.keys(), threads)
     answerer = Answerer(desk, threads, http, limits)
     health = Health(engine, lifecycle)
     keyring = Keyring(http.api_keys, http.admin_key)
@@ -70,10 +79,10 @@ def create_app(
         app,
         [
             *_openai(
-                ChatCompletions(model, prompts, shapes, answerer, limits),
+                ChatCompletions(model, prompts, shapes, offers, replies, answerer, limits),
                 Completions(model, prompts, shapes, answerer, limits),
                 Models(model, engine),
-                Tokenization(model, prompts, engine, limits),
+                Tokenization(model, prompts, offers, engine, limits),
                 SchemaChecks(model, shapes, engine, limits),
             ),
             *_operations(health, metrics, Docs(VERSION)),

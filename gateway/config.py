@@ -94,6 +94,12 @@ class ModelOptions(_Part):
 
     model_id: str | None = Field(None, description="name the model answers to; default: its own")
     extra_names: tuple[str, ...] = Field((), description="further name it answers to (repeatable)")
+    tool_format: str = Field(
+        "auto", description="how the model writes calls of tools; auto: as its chat template does"
+    )
+    reasoning_format: str = Field(
+        "auto", description="marks around the model's thoughts, or none; auto: those of its chat template"
+    )
     store: Path = Field(Path("~/.cache/headwater"), description="where pulled and imported models lie")
     offline: bool = Field(False, description="never reach for the network; use what is in the store")
 

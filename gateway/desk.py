@@ -22,8 +22,9 @@ from grammar.spec import Grammar
 
 from .caller import Caller
 from .errors import Overloaded
-from .generation import Generation, TextOptions, Usage
+from .generation import Generation, Usage
 from .metrics import Metrics
+from .pieces import TextOptions
 from .structured.source import Source
 from .tokenizer import Tokenizer
 

@@ -10,69 +10,19 @@ import asyncio
 import time
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
-
-import msgspec
+from typing import Any, TypeVar
 
 from engine.client import RequestStream, StreamEvent
 from engine.errors import RequestFailure
 from engine.request import GrammarReady, RequestStarted, SequenceDelta, TokenLogprob
 
 from .detokenizer import Detokenizer
+from .pieces import Answer, Finish, Piece, TextOptions, TokenDetail, join
+from .reply import Reply
 from .stops import StopSearch
 from .tokenizer import Tokenizer
 
-Finish = Literal["stop", "length"]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextOptions:
-    """What of an answer is wanted, and when its text ends.
-
-    `ids` and `logprobs` ask for the details of every token. `discard` is for a prompt that is only scored: the one token
-    the engine makes besides is neither counted nor shown.
-    """
-
-    stops: tuple[str, ...] = ()
-    include_stop: bool = False
-    min_tokens: int = 0
-    logprobs: bool = False
-    prompt_logprobs: bool = False
-    ids: bool = False
-    continues_prompt: bool = False
-    discard: bool = False
-
-
-class TokenDetail(msgspec.Struct, frozen=True, gc=False):
-    """A token that has been counted: `offset` is where its text begins in the answer, in characters."""
-
-    id: int
-    offset: int
-    logprob: TokenLogprob | None
-
-
-class Piece(msgspec.Struct, frozen=True, gc=False):
-    """What became certain of one choice at once. `finish` is set on its last piece, and `cut` if a stop string was the
-    reason. `details` only when asked for. `report` is what a check of the whole text came to, where there was one."""
-
-    index: int
-    text: str
-    details: tuple[TokenDetail, ...] = ()
-    finish: Finish | None = None
-    cut: bool = False
-    report: dict[str, object] | None = None
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """One whole choice. `cut`: a stop string ended it, not the model. `report` as in a piece."""
-
-    index: int
-    text: str
-    details: tuple[TokenDetail, ...]
-    finish: Finish
-    cut: bool = False
-    report: dict[str, object] | None = None
 
 
 @dataclass(slots=True)
@@ -86,30 +36,39 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one request. The prompt counts once however many choices there are."""
+    """Tokens of one request. The prompt counts once however many choices there are.
+
+    `reasoning` are those of the completion that thoughts took; None where nobody looked for thoughts.
+    """
 
     prompt: int
     completion: int
     cached: int
+    reasoning: int | None = None
 
     def __add__(self, other: Usage) -> Usage:
+        """Of two prompts, none of which is thought about: those of a completion."""
         return Usage(
             self.prompt + other.prompt, self.completion + other.completion, self.cached + other.cached
         )
 
     def wire(self) -> dict[str, object]:
-        return {
+        wire: dict[str, object] = {
             "prompt_tokens": self.prompt,
             "completion_tokens": self.completion,
             "total_tokens": self.prompt + self.completion,
             "prompt_tokens_details": {"cached_tokens": self.cached},
         }
+        if self.reasoning is not None:
+            wire["completion_tokens_details"] = {"reasoning_tokens": self.reasoning}
+        return wire
 
 
 class Choice:
     """The text of one sequence as it grows."""
 
     __slots__ = (
+        "_detail",
         "_detokenizer",
         "_offset",
         "_options",
@@ -120,6 +79,8 @@ class Choice:
         "last_token",
         "tokens",
     )
+    reasoning = 0
+    """Tokens of thoughts: there are none that anybody looked for."""
 
     def __init__(self, index: int, tokenizer: Tokenizer, options: TextOptions, stops: StopSearch) -> None:
         self.index = index
@@ -127,12 +88,13 @@ class Choice:
         self.last_token = 0.0
         self.finish: Finish | None = None
         self._options = options
+        self._detail = options.logprobs or options.ids
         self._detokenizer = Detokenizer(tokenizer, continues=options.continues_prompt)
         self._stops = stops.fresh()
         self._pending: list[TokenDetail] = []
         self._offset = 0
 
-    def push(self, delta: SequenceDelta, *, detail: bool) -> Piece | None:
+    def push(self, delta: SequenceDelta) -> Piece | None:
         """Add a step's tokens. None when nothing became certain."""
         if self._options.discard:
             self.finish = "length"
@@ -145,7 +107,7 @@ class Choice:
                 break  # the token that ended the sequence is counted and not shown
             offset = self._offset
             text += self._show((token,))
-            if detail:
+            if self._detail:
                 logprob = delta.logprobs[position] if delta.logprobs else None
                 self._pending.append(TokenDetail(token, offset, logprob))
             if self.finish is not None:
@@ -191,10 +153,9 @@ class Generation:
     def __init__(self, stream: RequestStream, tokenizer: Tokenizer, options: TextOptions) -> None:
         self._stream = stream
         self._options = options
-        self._detail = options.logprobs or options.ids
         self._now = time.perf_counter  # the event loop's own clock stands still within a turn
         stops = StopSearch(options.stops, include=options.include_stop)
-        self.choices = [Choice(i, tokenizer, options, stops) for i in range(stream.request.n)]
+        self.choices = [_choice(i, tokenizer, options, stops) for i in range(stream.request.n)]
         self.timing = Timing(submitted=self._now())
         self.gaps: list[float] = []
         self.cached = 0
@@ -207,7 +168,10 @@ class Generation:
     @property
     def usage(self) -> Usage:
         return Usage(
-            len(self._stream.request.prompt), sum(choice.tokens for choice in self.choices), self.cached
+            len(self._stream.request.prompt),
+            sum(choice.tokens for choice in self.choices),
+            self.cached,
+            None if self._options.parser is None else sum(choice.reasoning for choice in self.choices),
         )
 
     @property
@@ -242,7 +206,7 @@ class Generation:
         while pieces := await self.read():
             for piece in pieces:
                 parts[piece.index].append(piece)
-        return [_join(choice) for choice in parts]
+        return [join(choice) for choice in parts]
 
     def fail(self, error: RequestFailure) -> None:
         """End it from the server's side: the engine gets an abort, its reader `error`."""
@@ -272,7 +236,7 @@ class Generation:
                 if choice.finish is not None:
                     continue  # tokens that crossed our abort on their way
                 self._note_time(choice, now)
-                piece = choice.push(delta, detail=self._detail)
+                piece = choice.push(delta)
                 if piece is not None:
                     pieces.append(piece)
                     if piece.finish is not None and delta.finish is None:
@@ -285,7 +249,7 @@ class Generation:
         self.timing.started = now
         self.cached = event.cached_tokens
 
-    def _note_time(self, choice: Choice, now: float) -> None:
+    def _note_time(self, choice: Choice | Reply, now: float) -> None:
         if choice.last_token:
             self.gaps.append(now - choice.last_token)
         elif not self.timing.first_token:
@@ -309,11 +273,10 @@ class Generation:
             raise self._failure
 
 
-def _join(pieces: list[Piece]) -> Answer:
-    details = tuple(detail for piece in pieces for detail in piece.details)
-    finish: Finish = "stop" if pieces[-1].finish == "stop" else "length"
-    text = "".join([piece.text for piece in pieces])
-    return Answer(pieces[-1].index, text, details, finish, pieces[-1].cut)
+def _choice(index: int, tokenizer: Tokenizer, options: TextOptions, stops: StopSearch) -> Choice | Reply:
+    if options.parser is None:
+        return Choice(index, tokenizer, options, stops)
+    return Reply(index, tokenizer, options, stops, options.parser())
 
 
 async def together(work: list[Coroutine[Any, Any, T]]) -> list[T]:

@@ -22,9 +22,11 @@ from .chat_template import ChatTemplate, TemplateError
 from .config import EngineOptions, Http, Limits, ModelOptions, Served
 from .key_file import with_file_keys
 from .pull import pull
+from .reply_format import UnknownFormat, reply_format
 from .server import Stop, check_exposed, run, spare_the_collector
 from .start_plan import start_plan
 from .tokenizer import Tokenizer, TokenizerError
+from .tools.family import Family
 
 HASH_MODEL = "hash"
 """The model reference of the hash model, which has no directory."""
@@ -35,6 +37,7 @@ class ServedModel:
     served: Served
     tokenizer: Tokenizer
     template: ChatTemplate | None
+    family: Family
 
 
 async def serve(
@@ -55,6 +58,7 @@ async def serve(
         served=model.served,
         tokenizer=model.tokenizer,
         template=model.template,
+        family=model.family,
         http=http,
         limits=limits,
         contexts=(start.context,),
@@ -72,7 +76,7 @@ def open_model(reference: str | None, models: ModelOptions, engine: EngineOption
         served = Served(
             model_id=models.model_id or HASH_MODEL, aliases=models.extra_names, test_mode=engine.test_mode
         )
-        return ServedModel(served, tokenizer, ChatTemplate.hash(tokenizer))
+        return _with_family(served, tokenizer, ChatTemplate.hash(tokenizer), models)
     local = pull(models.store, reference, Console(stderr=True), offline=models.offline)
     served = Served(
         model_id=models.model_id or local.id,
@@ -86,7 +90,18 @@ def open_model(reference: str | None, models: ModelOptions, engine: EngineOption
         template = ChatTemplate.load(local.path, tokenizer)
     except (TokenizerError, TemplateError) as error:
         raise StartError(f"the text side of {local.id} cannot be used: {error}") from None
-    return ServedModel(served, tokenizer, template)
+    return _with_family(served, tokenizer, template, models)
+
+
+def _with_family(
+    served: Served, tokenizer: Tokenizer, template: ChatTemplate | None, models: ModelOptions
+) -> ServedModel:
+    source = None if template is None else template.source
+    try:
+        family = reply_format(source, tools=models.tool_format, reasoning=models.reasoning_format)
+    except UnknownFormat as error:
+        raise StartError(str(error)) from None
+    return ServedModel(served, tokenizer, template, family)
 
 
 def engine_config(served: Served, options: EngineOptions, store: Path) -> EngineConfig:

@@ -20,7 +20,8 @@ from ..caller import CALLER, Caller
 from ..config import Http, Limits
 from ..desk import Desk, Job, total
 from ..errors import explain
-from ..generation import Answer, Generation, Piece, Usage, together
+from ..generation import Generation, Usage, together
+from ..pieces import Answer, Piece, join
 from ..sse import DONE, EventStream
 from ..text_threads import TextThreads
 
@@ -34,15 +35,15 @@ INLINE_TOKENS = 64
 
 
 class Judge(Protocol):
-    """Two implementations: `structured.verdicts.SchemaJudge` and the one of chat, which looks at a part of the text."""
+    """Two implementations: `structured.verdicts.SchemaJudge` and `tools.verdicts.ReplyJudge`."""
 
     @property
     def headers(self) -> Mapping[str, str]:
         """What the answer's headers say of it in advance."""
         ...
 
-    async def report(self, text: str) -> dict[str, object] | None:
-        """What the whole text of a choice that ended by itself is worth, for the client; None if there is nothing to say.
+    async def report(self, answer: Answer) -> dict[str, object] | None:
+        """What a choice that ended by itself is worth, for the client; None if there is nothing to say.
 
         Raises what the request is answered with instead.
         """
@@ -158,7 +159,7 @@ class _Reading:
         self.generation = generation
         self._early = early
         self._judge = judge
-        self._texts: dict[int, list[str]] = {}
+        self._said: dict[int, list[Piece]] = {}
 
     async def next(self) -> list[Piece]:
         """Empty: the end."""
@@ -167,17 +168,17 @@ class _Reading:
         return pieces if self._judge is None else [await self._look(piece, self._judge) for piece in pieces]
 
     async def _look(self, piece: Piece, judge: Judge) -> Piece:
-        texts = self._texts.setdefault(piece.index, [])
-        texts.append(piece.text)
+        said = self._said.setdefault(piece.index, [])
+        said.append(piece)
         if not _ended_by_itself(piece):
             return piece
-        return msgspec.structs.replace(piece, report=await judge.report("".join(texts)))
+        return msgspec.structs.replace(piece, report=await judge.report(join(said)))
 
 
 async def _judged(judge: Judge, answer: Answer) -> Answer:
     if not _ended_by_itself(answer):
         return answer
-    return msgspec.structs.replace(answer, report=await judge.report(answer.text))
+    return msgspec.structs.replace(answer, report=await judge.report(answer))
 
 
 def _ended_by_itself(ending: Piece | Answer) -> bool:

@@ -11,32 +11,42 @@ import orjson
 from aiohttp import web
 from pydantic import Field, WithJsonSchema
 
+from engine.request import EngineInfo
+
 from ..body import read_json
 from ..caller import CALLER
 from ..config import Limits
 from ..desk import Job, total
 from ..errors import InvalidRequest, unsupported
-from ..generation import Answer, Generation, Piece, TextOptions, Usage
+from ..generation import Generation, Usage
 from ..model import TextModel
-from ..prompts import Prompts, check_fits
-from ..structured.shapes import Shapes
+from ..pieces import Answer, Finish, Piece, TextOptions, TokenDetail
+from ..prompts import Message, Prompts, check_fits
+from ..reasoning import thinks_after
+from ..replies import Replies, ReplyPlan
+from ..structured.shapes import AnswerShape, Shapes
 from ..structured.verdicts import SchemaJudge
-from .answer import Answerer
-from .fields import parse, wrong_type
+from ..tools.choice import ToolChoice, read_choice
+from ..tools.offer import Offer, Offers
+from ..tools.parser import CallBegins
+from ..tools.structure import Reasoning
+from ..tools.verdicts import ReplyJudge
+from .answer import Answerer, Judge
+from .fields import parse
 from .logprobs import chat_logprobs
 from .messages import generation_prompt, read_messages
+from .reply_wire import Delta, Deltas, message, plain_message
 from .sampling import NOT_SERVED_ANYWHERE, SamplingFields
+from .template_kwargs import read_template_kwargs
 
 NOT_SERVED = NOT_SERVED_ANYWHERE | dict.fromkeys(
     (
         "audio",
         "best_of",
         "chat_template",
-        "chat_template_kwargs",
         "echo",
         "function_call",
         "functions",
-        "parallel_tool_calls",
         "prediction",
         "reasoning",
         "reasoning_effort",
@@ -47,12 +57,14 @@ NOT_SERVED = NOT_SERVED_ANYWHERE | dict.fromkeys(
     "",
 )
 
-Messages = Annotated[object, WithJsonSchema({"type": "array", "items": {"type": "object"}, "minItems": 1})]
-Anything = Annotated[object, WithJsonSchema({})]
+Objects = Annotated[object, WithJsonSchema({"type": "array", "items": {"type": "object"}, "minItems": 1})]
+Object = Annotated[object, WithJsonSchema({"type": "object"})]
+Texts = Annotated[object, WithJsonSchema({"type": "array", "items": {"type": "string"}})]
+TextOrObject = Annotated[object, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]})]
 
 
 class ChatRequest(SamplingFields):
-    messages: Messages
+    messages: Objects
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(
         None, ge=1, description="the same as max_tokens, and wins over it"
@@ -61,10 +73,11 @@ class ChatRequest(SamplingFields):
     top_logprobs: int | None = Field(None, ge=0, le=20)
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
-    # accepted in the one form that asks for nothing
-    modalities: Anything = None
-    tools: Anything = None
-    tool_choice: Anything = None
+    tools: Objects = None
+    tool_choice: TextOrObject = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: Object = None
+    modalities: Texts = Field(None, description="['text']")
 
     def check(self, limits: Limits) -> None:
         super().check(limits)
@@ -73,19 +86,8 @@ class ChatRequest(SamplingFields):
                 "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.",
                 param="top_logprobs",
             )
-        self._check_plain_text()
-
-    def _check_plain_text(self) -> None:
         if self.modalities is not None and self.modalities != ["text"]:
             raise unsupported("modalities", "only ['text'] is served")
-        if self.tools is not None:
-            if not isinstance(self.tools, list):
-                raise wrong_type("tools", "an array of objects", self.tools)
-            if not self.tools:
-                raise InvalidRequest("Invalid 'tools': empty array.", param="tools", code="empty_array")
-            raise unsupported("tools")
-        if self.tool_choice is not None and self.tool_choice != "none":
-            raise unsupported("tool_choice", "there are no tools to choose from")
 
     @property
     def limit(self) -> int | None:
@@ -97,6 +99,8 @@ class ChatCompletions:
     model: TextModel
     prompts: Prompts
     shapes: Shapes
+    offers: Offers
+    replies: Replies
     answerer: Answerer
     limits: Limits
 
@@ -108,51 +112,113 @@ class ChatCompletions:
         messages = read_messages(asked.messages, self.limits)
         stops = asked.stops(self.limits)
         opens = generation_prompt(asked.add_generation_prompt, continues=asked.continue_final_message)
+        variables = read_template_kwargs(asked.chat_template_kwargs, self.model.tokenizer.special_names)
         info = self.answerer.desk.info()
         with self.answerer.desk.place(caller, 1) as place:
-            shape = await self.shapes.read(asked)
-            if shape is not None:
-                asked.check_beside_grammar()
+            wanted = await self._wanted(asked)
             prompt = await self.prompts.chat(
                 messages,
                 info.max_model_len,
                 add_generation_prompt=opens,
                 continue_final=asked.continue_final_message,
+                tools=wanted.offer.prompt,
+                variables=variables,
             )
-            max_tokens = asked.limit or info.max_model_len - len(prompt)
-            check_fits(len(prompt), info.max_model_len, param="messages", completion=max_tokens)
-            job = Job(
-                prompt=prompt,
-                sampling=asked.params(
-                    self.model.tokenizer,
-                    max_tokens=max_tokens,
-                    logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
-                ),
-                text=TextOptions(
-                    stops=stops,
-                    include_stop=asked.include_stop_str_in_output,
-                    min_tokens=asked.min_tokens,
-                    logprobs=asked.logprobs,
-                    ids=asked.return_token_ids,
-                    continues_prompt=asked.continue_final_message,
-                ),
-                n=asked.n,
-                cache_salt=asked.cache_salt,
-                priority=asked.priority,
-                grammar=None if shape is None else shape.grammar,
-                source=None if shape is None else shape.source,
+            plan = await self.replies.plan(
+                wanted.offer, wanted.choice, wanted.shape, self._reasoning(asked, messages, prompt)
             )
-            writer = ChatWriter(asked, self.model, created=caller.created, fingerprint=info.model_digest[:12])
-            judge = None if shape is None else SchemaJudge(shape, self.shapes.metrics)
-            return await self.answerer.answer(request, place, [job], writer, stream=asked.stream, judge=judge)
+            writer = ChatWriter(
+                asked,
+                self.model,
+                wanted.choice,
+                parsed=plan.parser is not None,
+                created=caller.created,
+                fingerprint=info.model_digest[:12],
+            )
+            return await self.answerer.answer(
+                request,
+                place,
+                [self._job(asked, prompt, plan, stops, info)],
+                writer,
+                stream=asked.stream,
+                judge=self._judge(wanted, plan),
+            )
+
+    async def _wanted(self, asked: ChatRequest) -> _Wanted:
+        offer = await self.offers.read(asked.tools)
+        choice = read_choice(asked.tool_choice, asked.parallel_tool_calls, offer.tools)
+        shape = await self.shapes.read(asked)
+        if offer.tools or shape is not None:
+            asked.check_beside_grammar()
+        return _Wanted(offer, choice, shape)
+
+    def _reasoning(self, asked: ChatRequest, messages: list[Message], prompt: list[int]) -> Reasoning:
+        continued = str(messages[-1]["content"]) if asked.continue_final_message else None
+        return thinks_after(self.replies.family.thoughts, self.model.tokenizer, prompt, continued)
+
+    def _job(
+        self, asked: ChatRequest, prompt: list[int], plan: ReplyPlan, stops: tuple[str, ...], info: EngineInfo
+    ) -> Job:
+        max_tokens = asked.limit or info.max_model_len - len(prompt)
+        check_fits(len(prompt), info.max_model_len, param="messages", completion=max_tokens)
+        return Job(
+            prompt=prompt,
+            sampling=asked.params(
+                self.model.tokenizer,
+                max_tokens=max_tokens,
+                logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
+            ),
+            text=TextOptions(
+                stops=stops,
+                include_stop=asked.include_stop_str_in_output,
+                min_tokens=asked.min_tokens,
+                logprobs=asked.logprobs,
+                ids=asked.return_token_ids,
+                continues_prompt=asked.continue_final_message,
+                parser=plan.parser,
+            ),
+            n=asked.n,
+            cache_salt=asked.cache_salt,
+            priority=asked.priority,
+            grammar=plan.grammar,
+            source=plan.source,
+        )
+
+    def _judge(self, wanted: _Wanted, plan: ReplyPlan) -> Judge | None:
+        metrics = self.shapes.metrics
+        shape = None if wanted.shape is None else SchemaJudge(wanted.shape, metrics)
+        if not wanted.choice.allowed:
+            return shape
+        return ReplyJudge(wanted.offer, wanted.choice, plan, shape, metrics, self.answerer.threads)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a request wants of its answer: calls, a shape, or neither."""
+
+    offer: Offer
+    choice: ToolChoice
+    shape: AnswerShape | None
 
 
 class ChatWriter:
     """Chat completions on the wire. The constant parts of a chunk are put together once."""
 
-    def __init__(self, asked: ChatRequest, model: TextModel, *, created: int, fingerprint: str) -> None:
+    def __init__(
+        self,
+        asked: ChatRequest,
+        model: TextModel,
+        choice: ToolChoice,
+        *,
+        parsed: bool,
+        created: int,
+        fingerprint: str,
+    ) -> None:
+        """`parsed`: pieces and answers come in parts."""
         self._asked = asked
         self._tokenizer = model.tokenizer
+        self._choice_of_tools = choice
+        self._deltas = [Deltas() for _ in range(asked.n)] if parsed else []
         self._common = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "created": created,
@@ -170,7 +236,9 @@ class ChatWriter:
     # -- streamed ------------------------------------------------------------------------------------------------------
 
     def head(self, generation: Generation) -> bytes:
-        delta = {"role": "assistant", "content": "", "refusal": None}
+        # null where calls may come instead, so that the deltas add up to the message
+        content = None if self._choice_of_tools.allowed else ""
+        delta = {"role": "assistant", "content": content, "refusal": None}
         extra = {"prompt_token_ids": generation.prompt} if self._asked.return_token_ids else {}
         return b"".join(
             [
@@ -189,31 +257,47 @@ class ChatWriter:
 
     def _piece(self, piece: Piece) -> bytes:
         frames = b""
-        if piece.details:
-            frames = self._detailed(piece)
+        if self._deltas:
+            frames = self._parts(piece)
+        elif piece.details:
+            frames = self._detailed({"content": piece.text}, piece.index, piece.details)
         elif piece.text:
             frames = self._text_opening[piece.index] + orjson.dumps(piece.text) + self._text_closing
-        if piece.finish is None:
-            return frames
+        return frames if piece.finish is None else frames + self._finish(piece)
+
+    def _parts(self, piece: Piece) -> bytes:
+        """What is known of the piece's tokens comes with its first text, or else with its first chunk."""
+        deltas = list(self._deltas[piece.index].write(piece.parts))
+        if piece.details and not deltas:
+            deltas = [{}]
+        bearer = next((delta for delta in deltas if "content" in delta), deltas[0] if deltas else None)
+        return b"".join(
+            [self._detailed(delta, piece.index, piece.details if delta is bearer else ()) for delta in deltas]
+        )
+
+    def _finish(self, piece: Piece) -> bytes:
         finish: dict[str, object] = {
             "index": piece.index,
             "delta": {},
             "logprobs": None,
-            "finish_reason": piece.finish,
+            "finish_reason": self._reason(
+                piece.finish, calls=bool(self._deltas) and self._deltas[piece.index].calls
+            ),
         }
         if piece.report is not None:
             finish["schema_check"] = piece.report
-        return frames + self._chunk(finish)
+        return self._chunk(finish)
 
-    def _detailed(self, piece: Piece) -> bytes:
+    def _detailed(self, delta: Delta, index: int, details: Sequence[TokenDetail]) -> bytes:
+        logprobs = chat_logprobs(details, self._tokenizer) if self._asked.logprobs and details else None
         choice: dict[str, object] = {
-            "index": piece.index,
-            "delta": {"content": piece.text},
-            "logprobs": chat_logprobs(piece.details, self._tokenizer) if self._asked.logprobs else None,
+            "index": index,
+            "delta": delta,
+            "logprobs": logprobs,
             "finish_reason": None,
         }
-        if self._asked.return_token_ids:
-            choice["token_ids"] = [detail.id for detail in piece.details]
+        if self._asked.return_token_ids and details:
+            choice["token_ids"] = [detail.id for detail in details]
         return self._chunk(choice)
 
     def _chunk(self, choice: dict[str, object]) -> bytes:
@@ -235,12 +319,20 @@ class ChatWriter:
     def _choice(self, answer: Answer) -> dict[str, object]:
         choice: dict[str, object] = {
             "index": answer.index,
-            "message": {"role": "assistant", "content": answer.text, "refusal": None, "annotations": []},
+            "message": message(answer.parts) if self._deltas else plain_message(answer.text),
             "logprobs": chat_logprobs(answer.details, self._tokenizer) if self._asked.logprobs else None,
-            "finish_reason": answer.finish,
+            "finish_reason": self._reason(
+                answer.finish, calls=any(isinstance(part, CallBegins) for part in answer.parts)
+            ),
         }
         if answer.report is not None:
             choice["schema_check"] = answer.report
         if self._asked.return_token_ids:
             choice["token_ids"] = [detail.id for detail in answer.details]
         return choice
+
+    def _reason(self, finish: Finish | None, *, calls: bool) -> str | None:
+        """OpenAI's table: what a limit cut is `length`, whatever is in it; a call that was asked for by name is `stop`."""
+        if finish == "stop" and calls and self._choice_of_tools.mode != "named":
+            return "tool_calls"
+        return finish

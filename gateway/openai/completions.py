@@ -18,8 +18,9 @@ from ..caller import CALLER
 from ..config import Limits
 from ..desk import Job, total
 from ..errors import InvalidRequest, unsupported
-from ..generation import Answer, Generation, Piece, TextOptions, TokenDetail, Usage
+from ..generation import Generation, Usage
 from ..model import TextModel
+from ..pieces import Answer, Piece, TextOptions, TokenDetail
 from ..prompts import Prompts, Spelled, check_fits
 from ..structured.shapes import AnswerShape, Shapes
 from ..structured.verdicts import SchemaJudge

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from engine.request import TokenLogprob
 
-from ..generation import TokenDetail
+from ..pieces import TokenDetail
 from ..tokenizer import Tokenizer
 
 LEAST = -9999.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..config import Limits
 from ..errors import InvalidRequest, unsupported
 from ..prompts import Message
+from ..tools.render import custom_arguments
 from .fields import missing, unknown, wrong_type
 
 ROLES = ("developer", "system", "user", "assistant", "tool")
@@ -50,6 +51,8 @@ def _message(value: object, at: str, limits: Limits) -> Message:
     message: Message = {"role": role}
     if role == "assistant" and "tool_calls" in given:
         message["tool_calls"] = _calls(given.pop("tool_calls"), f"{at}.tool_calls", limits)
+    if role == "assistant" and "reasoning_content" in given:
+        message["reasoning_content"] = _text(given.pop("reasoning_content"), f"{at}.reasoning_content")
     if role == "tool":
         message["tool_call_id"] = _label(given.pop("tool_call_id", None), f"{at}.tool_call_id", limits)
     if "tool_calls" in message and "content" not in given:
@@ -87,24 +90,28 @@ def _calls(value: object, at: str, limits: Limits) -> list[dict[str, object]]:
 
 
 def _call(value: object, at: str, limits: Limits) -> dict[str, object]:
+    """As a call of a function: to a custom tool it is one with the text as its only argument."""
     if not isinstance(value, dict):
         raise wrong_type(at, "an object", value)
-    if value.get("type", "function") != "function":
-        raise unsupported(f"{at}.type", "only functions are called")
-    function = value.get("function")
-    if not isinstance(function, dict):
-        raise wrong_type(f"{at}.function", "an object", function)
-    arguments = function.get("arguments", "")
-    if not isinstance(arguments, str):
-        raise wrong_type(f"{at}.function.arguments", "a string", arguments)
-    return {
-        "id": _label(value.get("id"), f"{at}.id", limits),
-        "type": "function",
-        "function": {
-            "name": _label(function.get("name"), f"{at}.function.name", limits),
-            "arguments": arguments,
-        },
-    }
+    kind = value.get("type", "function")
+    if kind not in ("function", "custom"):
+        raise unsupported(f"{at}.type", "only functions and custom tools are called")
+    called = value.get(kind)
+    if not isinstance(called, dict):
+        raise wrong_type(f"{at}.{kind}", "an object", called)
+    call_id = _label(value.get("id"), f"{at}.id", limits)
+    name = _label(called.get("name"), f"{at}.{kind}.name", limits)
+    if kind == "function":
+        arguments = _text(called.get("arguments", ""), f"{at}.function.arguments")
+    else:
+        arguments = custom_arguments(_text(called.get("input", ""), f"{at}.custom.input"))
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _text(value: object, at: str) -> str:
+    if not isinstance(value, str):
+        raise wrong_type(at, "a string", value)
+    return value
 
 
 def _content(content: object, at: str) -> str:

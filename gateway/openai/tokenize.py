@@ -16,22 +16,28 @@ from ..config import Limits
 from ..errors import InvalidRequest, Overloaded
 from ..model import TextModel
 from ..prompts import Prompts
+from ..tools.offer import Offers
 from .fields import Wire, parse, wrong_type
 from .messages import generation_prompt, read_messages
+from .template_kwargs import read_template_kwargs
 
-Messages = Annotated[object, WithJsonSchema({"type": "array", "items": {"type": "object"}})]
+Objects = Annotated[object, WithJsonSchema({"type": "array", "items": {"type": "object"}})]
+Object = Annotated[object, WithJsonSchema({"type": "object"})]
 Tokens = Annotated[object, WithJsonSchema({"type": "array", "items": {"type": "integer"}})]
 
 
 class TokenizeRequest(Wire):
-    """`prompt` or `messages`, one of them. `add_special_tokens` concerns a prompt; a template decides for messages."""
+    """`prompt` or `messages`, one of them. `add_special_tokens` concerns a prompt; a template decides for messages, and
+    is given the tools and variables."""
 
     model: str | None = None
     prompt: str | None = None
-    messages: Messages = None
+    messages: Objects = None
     add_special_tokens: bool = True
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
+    tools: Objects = None
+    chat_template_kwargs: Object = None
     return_token_strs: bool = False
 
 
@@ -44,6 +50,7 @@ class DetokenizeRequest(Wire):
 class Tokenization:
     model: TextModel
     prompts: Prompts
+    offers: Offers
     engine: EngineClient
     limits: Limits
 
@@ -69,14 +76,21 @@ class Tokenization:
 
     async def _encode(self, asked: TokenizeRequest, context: int) -> list[int]:
         if asked.messages is not None and asked.prompt is None:
+            messages = read_messages(asked.messages, self.limits)
+            variables = read_template_kwargs(asked.chat_template_kwargs, self.model.tokenizer.special_names)
             return await self.prompts.chat(
-                read_messages(asked.messages, self.limits),
+                messages,
                 context,
                 add_generation_prompt=generation_prompt(
                     asked.add_generation_prompt, continues=asked.continue_final_message
                 ),
                 continue_final=asked.continue_final_message,
+                tools=(await self.offers.read(asked.tools)).prompt,
+                variables=variables,
             )
+        for field in ("tools", "chat_template_kwargs"):
+            if getattr(asked, field) is not None:
+                raise InvalidRequest(f"'{field}' goes with 'messages' only.", param=field)
         if asked.prompt is None or asked.messages is not None:
             raise InvalidRequest("Give either 'prompt' or 'messages'.", param="prompt")
         return await self.prompts.text(asked.prompt, context, add_special=asked.add_special_tokens)

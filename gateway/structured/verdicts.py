@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ..errors import ApiError
 from ..log import faults
 from ..metrics import Metrics
-from .shapes import AnswerShape
+from ..pieces import Answer
+from .shapes import AnswerShape, Outcome
 
 CONTRACT_HEADER = "x-schema-contract"
 """`enforced`: whatever comes is as asked. `checked`: some of it is only looked at in the end, see `schema_check`."""
@@ -38,17 +39,27 @@ class SchemaJudge:
     def headers(self) -> Mapping[str, str]:
         return {CONTRACT_HEADER: "enforced" if self.shape.exact else "checked"}
 
-    async def report(self, text: str) -> dict[str, object] | None:
+    async def report(self, answer: Answer) -> dict[str, object] | None:
         """`schema_check` for a text that ended by itself, None if nothing was left to be checked.
 
         Raises SchemaViolation.
         """
-        outcome = await self.shape.verdict(text)
-        if outcome.broken:
-            self.metrics.schema_violated()
-            # no more of it: paths and messages quote the answer, which is the client's and not for a log
-            faults.error("an answer broke its schema by '%s'", outcome.problems[0].keyword)
-            raise SchemaViolation
-        if outcome.checked:
-            self.metrics.schema_checked(valid=outcome.valid)
+        outcome = await self.shape.verdict(answer.text)
+        count(outcome, self.metrics)
         return outcome.report()
+
+
+def count(outcome: Outcome, metrics: Metrics) -> None:
+    """Raises SchemaViolation if what was enforced is broken."""
+    if outcome.broken:
+        # no more of it: paths and messages quote the answer, which is the client's and not for a log
+        raise violation(f"its schema by '{outcome.problems[0].keyword}'", metrics)
+    if outcome.checked:
+        metrics.schema_checked(valid=outcome.valid)
+
+
+def violation(how: str, metrics: Metrics) -> SchemaViolation:
+    """Counted and logged."""
+    metrics.schema_violated()
+    faults.error("an answer broke %s", how)
+    return SchemaViolation()

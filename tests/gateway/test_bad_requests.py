@@ -56,9 +56,31 @@ BAD_CHAT: list[tuple[dict[str, Any], str, str]] = [
     (say(role="assistant", tool_calls=[]), "messages[0].tool_calls", "empty_array"),
     (say(role="assistant", tool_calls=[7]), "messages[0].tool_calls[0]", "invalid_type"),
     (
-        say(role="assistant", tool_calls=[{"id": "c", "type": "custom"}]),
+        say(role="assistant", tool_calls=[{"id": "c", "type": "web_search"}]),
         "messages[0].tool_calls[0].type",
         "unsupported_parameter",
+    ),
+    (
+        say(role="assistant", tool_calls=[{"id": "c", "type": "custom"}]),
+        "messages[0].tool_calls[0].custom",
+        "invalid_type",
+    ),
+    (
+        say(
+            role="assistant", tool_calls=[{"id": "c", "type": "custom", "custom": {"name": "f", "input": 1}}]
+        ),
+        "messages[0].tool_calls[0].custom.input",
+        "invalid_type",
+    ),
+    (
+        say(role="assistant", content="x", reasoning_content=["x"]),
+        "messages[0].reasoning_content",
+        "invalid_type",
+    ),
+    (
+        say(role="user", content="x", reasoning_content="x"),
+        "messages[0].reasoning_content",
+        "unknown_parameter",
     ),
     (
         say(role="assistant", tool_calls=[{"id": "c", "function": {"name": "f", "arguments": {}}}]),
@@ -98,14 +120,12 @@ BAD_CHAT: list[tuple[dict[str, Any], str, str]] = [
         "invalid_value",
     ),
     ({"tools": []}, "tools", "empty_array"),
-    ({"tools": [TOOL]}, "tools", "unsupported_parameter"),
-    ({"tool_choice": "auto"}, "tool_choice", "unsupported_parameter"),
-    (
-        {"tool_choice": {"type": "function", "function": {"name": "z"}}},
-        "tool_choice",
-        "unsupported_parameter",
-    ),
-    ({"parallel_tool_calls": True}, "parallel_tool_calls", "unsupported_parameter"),
+    ({"tools": [{**TOOL, "type": "mcp"}]}, "tools[0].type", "invalid_value"),
+    ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice", "invalid_value"),
+    ({"tools": [TOOL], "parallel_tool_calls": "no"}, "parallel_tool_calls", "invalid_type"),
+    ({"tools": [TOOL], "ignore_eos": True}, "ignore_eos", "conflicting_parameters"),
+    ({"tools": [TOOL], "min_tokens": 3}, "min_tokens", "conflicting_parameters"),
+    ({"function_call": "auto"}, "function_call", "unsupported_parameter"),
     ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),
     ({"response_format": {"type": "yaml"}}, "response_format", "invalid_value"),
     ({"modalities": ["text", "audio"]}, "modalities", "unsupported_parameter"),
@@ -116,7 +136,16 @@ BAD_CHAT: list[tuple[dict[str, Any], str, str]] = [
     ({"verbosity": "low"}, "verbosity", "unsupported_parameter"),
     ({"echo": True}, "echo", "unsupported_parameter"),
     ({"chat_template": "{% for i in range(99999) %}x{% endfor %}"}, "chat_template", "unsupported_parameter"),
-    ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs", "unsupported_parameter"),
+    ({"chat_template_kwargs": []}, "chat_template_kwargs", "invalid_type"),
+    ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs", "invalid_value"),
+    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages", "invalid_value"),
+    ({"chat_template_kwargs": {"eos_token": ""}}, "chat_template_kwargs.eos_token", "invalid_value"),
+    (
+        {"chat_template_kwargs": {f"v{i}": 1 for i in range(33)}},
+        "chat_template_kwargs",
+        "object_above_max_properties",
+    ),
+    ({"chat_template_kwargs": {"v": "x" * 20_000}}, "chat_template_kwargs", "string_above_max_length"),
 ]
 
 BAD_TEXT: list[tuple[dict[str, Any], str, str]] = [
@@ -420,6 +449,8 @@ async def test_the_official_client_sees_typed_errors(gateway: Gateway) -> None:
 NULLS = (
     "tools",
     "tool_choice",
+    "parallel_tool_calls",
+    "chat_template_kwargs",
     "functions",
     "response_format",
     "stop",
@@ -436,6 +467,7 @@ HARMLESS: list[dict[str, Any]] = [
         "response_format": {"type": "text"},
         "modalities": ["text"],
         "tool_choice": "none",
+        "chat_template_kwargs": {"enable_thinking": False},
     },
     {"top_k": -1, "min_p": 0.1, "repetition_penalty": 1.2, "min_tokens": 1, "ignore_eos": True},
     {"stop_token_ids": [5], "include_stop_str_in_output": True, "cache_salt": "s", "priority": 3},

@@ -20,7 +20,8 @@ from engine.request import (
     TokenLogprob,
 )
 from gateway.errors import ServerStopping
-from gateway.generation import Choice, Generation, Piece, TextOptions, together
+from gateway.generation import Choice, Generation, together
+from gateway.pieces import Piece, TextOptions
 from gateway.stops import StopSearch
 from gateway.tokenizer import Tokenizer
 
@@ -37,7 +38,7 @@ def feed(
         part = tuple(tokens[begin:end])
         logprobs = tuple(TokenLogprob(token, -1.0) for token in part)
         delta = SequenceDelta("r", 0, part, finish if end == len(tokens) else None, logprobs)
-        piece = choice.push(delta, detail=options.logprobs)
+        piece = choice.push(delta)
         if piece is not None:
             pieces.append(piece)
         if choice.finish is not None:
@@ -76,11 +77,8 @@ def test_cuts_do_not_matter(
 def test_details_wait_for_their_text() -> None:
     choice = Choice(0, TOKENIZER, TextOptions(logprobs=True), StopSearch(()))
     for token in (0xE2, 0x82):
-        assert (
-            choice.push(SequenceDelta("r", 0, (token,), None, (TokenLogprob(token, -1.0),)), detail=True)
-            is None
-        )
-    piece = choice.push(SequenceDelta("r", 0, (0xAC,), None, (TokenLogprob(0xAC, -1.0),)), detail=True)
+        assert choice.push(SequenceDelta("r", 0, (token,), None, (TokenLogprob(token, -1.0),))) is None
+    piece = choice.push(SequenceDelta("r", 0, (0xAC,), None, (TokenLogprob(0xAC, -1.0),)))
     assert piece is not None
     assert (piece.text, [d.id for d in piece.details]) == ("\u20ac", [0xE2, 0x82, 0xAC])
 

@@ -7,8 +7,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.client import RequestStream
 from engine.request import GenerationRequest, RequestStarted, SamplingParams, SequenceDelta
-from gateway.generation import Generation, TextOptions
+from gateway.generation import Generation
 from gateway.metrics import Metrics
+from gateway.pieces import TextOptions
 from gateway.tokenizer import Tokenizer
 from tests.fakes import FakeEngine
 

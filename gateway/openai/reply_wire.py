@@ -1,0 +1,82 @@
+"""A reply with thoughts and calls as OpenAI writes it: deltas of a stream, and a message.
+
+`reasoning_content` is what DeepSeek, vLLM and SGLang call thoughts. Custom tools are streamed as functions are, with
+`custom` and `input` in place of `function` and `arguments`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+
+from ..tools.calls import calls_of
+from ..tools.parser import Arguments, CallBegins, Content, Part, Reasoning
+
+Delta = dict[str, object]
+
+
+class Deltas:
+    """The deltas of one choice's stream."""
+
+    def __init__(self) -> None:
+        self._kinds: list[str] = []
+        """Of the calls so far."""
+        self._ids: set[str] = set()
+
+    @property
+    def calls(self) -> bool:
+        """Whether anything was called."""
+        return bool(self._kinds)
+
+    def write(self, parts: Iterable[Part]) -> Iterator[Delta]:
+        for part in parts:
+            match part:
+                case Content(text):
+                    yield {"content": text}
+                case Reasoning(text):
+                    yield {"reasoning_content": text}
+                case CallBegins(index):
+                    self._kinds.append(part.kind)
+                    yield {"tool_calls": [{"index": index, **_call(part, "", self._ids)}]}
+                case Arguments(index, text):
+                    kind = self._kinds[index]
+                    yield {"tool_calls": [{"index": index, kind: {_FIELD[kind]: text}}]}
+
+
+def message(parts: Sequence[Part]) -> Delta:
+    """All of it as an assistant's message. Without text the content is null if there are calls, else empty."""
+    thoughts = "".join([part.text for part in parts if isinstance(part, Reasoning)])
+    content = "".join([part.text for part in parts if isinstance(part, Content)])
+    ids: set[str] = set()
+    calls = [_call(call.begin, call.arguments, ids) for call in calls_of(parts)]
+    said = plain_message(content)
+    if calls and not content:
+        said["content"] = None
+    if thoughts:
+        said["reasoning_content"] = thoughts
+    if calls:
+        said["tool_calls"] = calls
+    return said
+
+
+def plain_message(content: str) -> Delta:
+    return {"role": "assistant", "content": content, "refusal": None, "annotations": []}
+
+
+_FIELD = {"function": "arguments", "custom": "input"}
+
+
+def _call(begin: CallBegins, arguments: str, ids: set[str]) -> Delta:
+    return {
+        "id": _new_id(begin.id, ids),
+        "type": begin.kind,
+        begin.kind: {"name": begin.name, _FIELD[begin.kind]: arguments},
+    }
+
+
+def _new_id(own: str | None, ids: set[str]) -> str:
+    """The format's own name for the call, which its models look for in the history, unless it is taken; else one of ours."""
+    if own is None or own in ids:
+        return f"call_{secrets.token_hex(12)}"
+    ids.add(own)
+    return own

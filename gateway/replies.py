@@ -1,0 +1,135 @@
+"""What a chat request makes of its reply: the grammar that decoding follows, and the parser that takes it apart again.
+
+Both come from the family, so they cannot disagree. A request that asks for nothing of the kind gets neither, and its
+reply is plain text.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from grammar.contract import Verdict
+from grammar.errors import BadGrammar
+from grammar.spec import Grammar
+
+from .structured.shapes import AnswerShape
+from .structured.source import Source
+from .text_threads import TextThreads
+from .tools.arguments.style import ToolShape
+from .tools.choice import ToolChoice
+from .tools.definitions import CustomTool, FunctionTool, Tool
+from .tools.family import Family
+from .tools.offer import Offer
+from .tools.parser import ReplyParser
+from .tools.structure import Reasoning, gaps, structure
+
+MAX_KEPT = 128
+"""Plans that are remembered: an agent asks in the same way again and again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyPlan:
+    """`parser` makes one for each choice. `source` is what a refusal of the grammar names. `unheld` is what decoding does
+    not hold the arguments of functions to, by name."""
+
+    grammar: Grammar | None
+    parser: Callable[[], ReplyParser] | None
+    source: Source | None
+    unheld: Mapping[str, tuple[Verdict, ...]]
+
+
+class Replies:
+    """For one model, whose special tokens have the texts `specials`."""
+
+    def __init__(self, family: Family, specials: Collection[str], threads: TextThreads) -> None:
+        self.family = family
+        self._specials = frozenset(specials)
+        self._threads = threads
+        self._kept: OrderedDict[object, ReplyPlan] = OrderedDict()
+
+    async def plan(
+        self, offer: Offer, choice: ToolChoice, shape: AnswerShape | None, reasoning: Reasoning
+    ) -> ReplyPlan:
+        """Raises InvalidRequest for a function that the model's format cannot call, or not as strictly as asked."""
+        key = (offer.digest, choice, None if shape is None else shape.grammar, reasoning)
+        plan = self._kept.get(key)
+        if plan is not None:
+            self._kept.move_to_end(key)
+            return plan
+        if offer.tools:
+            plan = await self._threads.run(lambda: self._plan(offer, choice, shape, reasoning))
+        else:
+            plan = self._plan(offer, choice, shape, reasoning)
+        self._kept[key] = plan
+        if len(self._kept) > MAX_KEPT:
+            self._kept.popitem(last=False)
+        return plan
+
+    def _plan(
+        self, offer: Offer, choice: ToolChoice, shape: AnswerShape | None, reasoning: Reasoning
+    ) -> ReplyPlan:
+        callable_ = [tool for tool in offer.tools if tool.name in choice.allowed]
+        parsed = bool(callable_) or reasoning != "off" or self.family.framed
+        return ReplyPlan(
+            grammar=self._grammar(offer, choice, shape, reasoning)
+            if parsed or offer.tools
+            else _alone(shape),
+            parser=self._parser(callable_, reasoning) if parsed else None,
+            source=_source(callable_, offer, shape),
+            unheld={tool.name: self._unheld(tool, offer.sources[tool.name]) for tool in callable_},
+        )
+
+    def _grammar(
+        self, offer: Offer, choice: ToolChoice, shape: AnswerShape | None, reasoning: Reasoning
+    ) -> Grammar | None:
+        if not offer.tools and shape is None:
+            return None
+        return structure(
+            self.family,
+            [tool_shape(tool) for tool in offer.tools],
+            mode=choice.mode,
+            allowed=choice.allowed,
+            parallel=choice.parallel,
+            reasoning=reasoning,
+            answer=_alone(shape),
+        )
+
+    def _parser(self, tools: list[Tool], reasoning: Reasoning) -> Callable[[], ReplyParser]:
+        shapes = [tool_shape(tool) for tool in tools]
+        return partial(ReplyParser, self.family, shapes, specials=self._specials, reasoning=reasoning)
+
+    def _unheld(self, tool: Tool, source: Source) -> tuple[Verdict, ...]:
+        if not isinstance(tool, FunctionTool):
+            return ()
+        try:
+            found = gaps(self.family, tool_shape(tool))
+        except BadGrammar as error:
+            raise source.refused(error) from None
+        verdicts = [Verdict(gap.path, gap.keyword, "checked", reason=gap.reason) for gap in found]
+        if tool.strict and verdicts:
+            raise source.unenforced(verdicts[0])
+        return (*tool.contract.checked, *verdicts)
+
+
+def tool_shape(tool: Tool) -> ToolShape:
+    if isinstance(tool, CustomTool):
+        return ToolShape(tool.name, custom=tool.input)
+    return ToolShape(tool.name, tool.contract.grammar, tool.parameters)
+
+
+def _alone(shape: AnswerShape | None) -> Grammar | None:
+    return None if shape is None else shape.grammar
+
+
+def _source(callable_: list[Tool], offer: Offer, shape: AnswerShape | None) -> Source | None:
+    """Of a tree of many parts the engine does not say which one it cannot take. Schemas were looked at before, so it is
+    rather the grammar that a client wrote."""
+    written = [tool.name for tool in callable_ if isinstance(tool, CustomTool)]
+    if len(written) == 1:
+        return offer.sources[written[0]]
+    if shape is not None and not written:
+        return shape.source
+    return Source("tools", "tools") if offer.tools else None

@@ -1,0 +1,258 @@
+"""What a request offers to be called: its `tools`, checked, with their schemas audited."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from grammar import openai_strict
+from grammar.openai_strict import StrictViolation
+from grammar.spec import FreeText, Lark, Regex
+
+from ..chat_template import ToolPrompt
+from ..errors import InvalidRequest
+from ..openai.fields import missing, unknown, wrong_type
+from ..structured.schemas import Audited
+from ..structured.shapes import Shapes
+from ..structured.source import Source
+from .definitions import CustomTool, FunctionTool, Tool
+from .render import tool_prompt
+
+MAX_TOOLS = 128
+MAX_NAME = 64
+MAX_KEPT = 64
+MAX_KEPT_BYTES = 8 << 20
+"""Of the JSON text of offers that are remembered."""
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+_NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """`audited` has the schemas of the functions by name, `sources` what refusals name of each tool. `prompt` shows the
+    tools to the model. `digest` is equal for equal `tools`."""
+
+    tools: tuple[Tool, ...]
+    audited: Mapping[str, Audited]
+    sources: Mapping[str, Source]
+    prompt: ToolPrompt | None
+    digest: bytes
+
+
+NO_OFFER = Offer((), {}, {}, None, b"")
+
+
+class Offers:
+    """Reads `tools`. Agents send the same with every request, so the last offers are kept."""
+
+    def __init__(self, shapes: Shapes, example: str) -> None:
+        """`example` is a call as the model is to write it."""
+        self._shapes = shapes
+        self._example = example
+        self._kept: OrderedDict[bytes, tuple[Offer, int]] = OrderedDict()
+        self._bytes = 0
+
+    async def read(self, value: object) -> Offer:
+        """No tools for None. Raises InvalidRequest with the path of the first thing that is wrong."""
+        if value is None:
+            return NO_OFFER
+        items = _items(value)
+        try:
+            text = orjson.dumps(items)  # keeps the order of keys, which is that of the arguments
+        except orjson.JSONEncodeError:
+            raise InvalidRequest("Invalid 'tools': nested too deeply.", param="tools") from None
+        digest = hashlib.sha256(text).digest()
+        kept = self._kept.get(digest)
+        if kept is not None:
+            self._kept.move_to_end(digest)
+            return kept[0]
+        offer = await self._read(items, digest)
+        self._keep(offer, len(text))
+        return offer
+
+    def _keep(self, offer: Offer, size: int) -> None:
+        if offer.digest in self._kept:
+            return  # another request was reading the same
+        self._kept[offer.digest] = (offer, size)
+        self._bytes += size
+        while len(self._kept) > MAX_KEPT or self._bytes > MAX_KEPT_BYTES:
+            _, (_, oldest) = self._kept.popitem(last=False)
+            self._bytes -= oldest
+
+    async def _read(self, items: list[object], digest: bytes) -> Offer:
+        tools: list[Tool] = []
+        audited: dict[str, Audited] = {}
+        sources: dict[str, Source] = {}
+        for i, item in enumerate(items):
+            kind, given, at = _given(item, f"tools[{i}]")
+            name = _name(given.get("name"), f"{at}.name")
+            if name in sources:
+                raise InvalidRequest(
+                    f"Invalid 'tools': more than one of them is named '{name}'.", param=f"{at}.name"
+                )
+            sources[name] = _source(kind, name, at)
+            if kind == "custom":
+                tools.append(_custom(name, given, at))
+                continue
+            tool, audited[name] = await self._function(name, given, at, sources[name])
+            tools.append(tool)
+        return Offer(tuple(tools), audited, sources, tool_prompt(tools, self._example), digest)
+
+    async def _function(
+        self, name: str, given: dict[str, Any], at: str, source: Source
+    ) -> tuple[FunctionTool, Audited]:
+        _no_others(given, at, {"name", "description", "parameters", "strict"})
+        description = _description(given, at)
+        strict = given.get("strict")
+        if not isinstance(strict, bool | None):
+            raise wrong_type(f"{at}.strict", "a boolean", strict)
+        parameters = given.get("parameters")
+        if parameters is None:
+            parameters = _NO_PARAMETERS
+        if not isinstance(parameters, dict):
+            raise wrong_type(source.param, "an object", parameters)
+        schema = parameters if strict else {"type": "object", **parameters}
+        _check_object(schema, source)
+        audited = await self._shapes.audit(schema, source, strict=bool(strict))
+        return FunctionTool(name, description, parameters, bool(strict), audited.contract), audited
+
+
+def _items(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise wrong_type("tools", "an array of objects", value)
+    if not value:
+        raise InvalidRequest(
+            "Invalid 'tools': empty array. Expected an array with minimum length 1, "
+            "but got an empty array instead.",
+            param="tools",
+            code="empty_array",
+        )
+    if len(value) > MAX_TOOLS:
+        raise InvalidRequest(
+            f"Invalid 'tools': array too long. Expected an array with maximum length {MAX_TOOLS}, "
+            f"but got an array with length {len(value)} instead.",
+            param="tools",
+            code="array_above_max_length",
+        )
+    return value
+
+
+def _given(item: object, at: str) -> tuple[str, dict[str, Any], str]:
+    """What `{"type": kind, kind: {…}}` says, and where."""
+    if not isinstance(item, dict):
+        raise wrong_type(at, "an object", item)
+    kind = item.get("type")
+    if kind is None:
+        raise missing(f"{at}.type")
+    if kind not in ("function", "custom"):
+        raise InvalidRequest(
+            f"Invalid value: '{str(kind)[:50]}'. Supported values are: 'function' and 'custom'.",
+            param=f"{at}.type",
+        )
+    _no_others(item, at, {"type", kind})
+    return kind, _object(item.get(kind), f"{at}.{kind}"), f"{at}.{kind}"
+
+
+def _source(kind: str, name: str, at: str) -> Source:
+    if kind == "custom":
+        return Source(f"{at}.format", f"grammar for custom tool '{name}'")
+    return Source(f"{at}.parameters", f"schema for function '{name}'", code="invalid_function_parameters")
+
+
+def _name(name: object, at: str) -> str:
+    if name is None:
+        raise missing(at)
+    if not isinstance(name, str):
+        raise wrong_type(at, "a string", name)
+    if len(name) > MAX_NAME:
+        raise InvalidRequest(
+            f"Invalid '{at}': string too long. Expected a string with maximum length {MAX_NAME}, "
+            f"but got a string with length {len(name)} instead.",
+            param=at,
+            code="string_above_max_length",
+        )
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"Invalid '{at}': string does not match pattern. Expected a string that matches the pattern "
+            f"'^{_NAME.pattern}$'.",
+            param=at,
+        )
+    return name
+
+
+def _description(given: Mapping[str, object], at: str) -> str | None:
+    description = given.get("description")
+    if not isinstance(description, str | None):
+        raise wrong_type(f"{at}.description", "a string", description)
+    return description
+
+
+def _check_object(schema: Mapping[str, object], source: Source) -> None:
+    kind = schema.get("type")
+    if kind != "object":
+        raise source.refused(
+            StrictViolation(
+                None, f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{kind}\"'."
+            )
+        )
+    try:
+        openai_strict.check_parameters(schema)
+    except StrictViolation as violation:
+        raise source.refused(violation) from None
+
+
+def _custom(name: str, given: Mapping[str, object], at: str) -> CustomTool:
+    _no_others(given, at, {"name", "description", "format"})
+    return CustomTool(name, _description(given, at), _input(given.get("format"), f"{at}.format"))
+
+
+def _input(value: object, at: str) -> FreeText | Lark | Regex:
+    """`{"type": "text"}`, or `{"type": "grammar", "grammar": {"syntax": …, "definition": …}}`; text if absent."""
+    if value is None:
+        return FreeText()
+    form = _object(value, at)
+    kind = form.get("type")
+    if kind == "text":
+        _no_others(form, at, {"type"})
+        return FreeText()
+    if kind != "grammar":
+        raise _not_one_of(kind, ("text", "grammar"), f"{at}.type")
+    _no_others(form, at, {"type", "grammar"})
+    grammar = _object(form.get("grammar"), f"{at}.grammar")
+    _no_others(grammar, f"{at}.grammar", {"syntax", "definition"})
+    definition = grammar.get("definition")
+    if not isinstance(definition, str):
+        at = f"{at}.grammar.definition"
+        raise missing(at) if definition is None else wrong_type(at, "a string", definition)
+    syntax = grammar.get("syntax")
+    if syntax not in ("lark", "regex"):
+        raise _not_one_of(syntax, ("lark", "regex"), f"{at}.grammar.syntax")
+    return Lark(definition) if syntax == "lark" else Regex(definition)
+
+
+def _not_one_of(value: object, supported: tuple[str, str], at: str) -> InvalidRequest:
+    if value is None:
+        return missing(at)
+    return InvalidRequest(
+        f"Invalid value: '{str(value)[:50]}'. Supported values are: '{supported[0]}' and '{supported[1]}'.",
+        param=at,
+    )
+
+
+def _object(value: object, at: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise missing(at) if value is None else wrong_type(at, "an object", value)
+    return value
+
+
+def _no_others(given: Mapping[str, object], at: str, known: set[str]) -> None:
+    for field in given:
+        if field not in known and given[field] is not None:
+            raise unknown(f"{at}.{field}")
