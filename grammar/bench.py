@@ -99,7 +99,7 @@ class Bench:
             raise TooComplex(
                 f"the grammar is too complex: compiling it takes more than {limits.deadline:g} s"
             ) from None
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):
             self._finish_with(worker)
             if not worker.has_template():
                 return None

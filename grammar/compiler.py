@@ -159,6 +159,7 @@ class Compiler:
     # ---- in the compiler's threads -----------------------------------------------------------------------------------
 
     def _work(self, bench: Bench) -> None:
+        self._load_first()
         self._prepare(bench)
         while not self._closed:
             if (job := self._take()) is not None:
@@ -172,16 +173,20 @@ class Compiler:
         with contextlib.suppress(threading.BrokenBarrierError):
             self._leaving.wait(CLOSE_SECONDS)
 
-    def _prepare(self, bench: Bench) -> None:
-        """Do now, with nobody waiting, what the next grammar would wait for."""
+    def _load_first(self) -> None:
+        with contextlib.suppress(CompilerUnavailable):
+            self._pool.load((FIRST,))
         try:
             self._shelf.get(FIRST)
-            self._pool.load((FIRST,))
-            bench.prepare()
-        except CompilerUnavailable:
-            pass  # logged; the next grammar tries again, and its client hears of it
         except Exception:
-            log.exception("the grammar compiler could not be prepared")
+            log.exception("a constraint engine could not be loaded")
+
+    def _prepare(self, bench: Bench) -> None:
+        """Do now, with nobody waiting, what the next grammar would wait for."""
+        with contextlib.suppress(
+            CompilerUnavailable
+        ):  # logged; the next client hears of it if it happens again
+            bench.prepare()
 
     def _take(self) -> _Job | None:
         """The next job that somebody still wants; None to look around: the end, or nothing to do for a while."""
@@ -222,7 +227,7 @@ class Compiler:
     def _begin_loading(self) -> bool:
         """Whether this thread is the one to load the rest."""
         with self._changed:
-            if self._closed or self._waiting or self._rest != "wanted":
+            if self._closed or self._jobs or self._rest != "wanted":
                 return False
             self._rest = "begun"
             return True

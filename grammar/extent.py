@@ -29,6 +29,8 @@ _TEXTS = {
     ),
 }
 _NUMBER = re.compile(r"\d+")
+DEEPEST = 1_000
+"""Brackets after which no more is read: no limit is as large."""
 _MANY = 10**9
 """What a number of more digits than this counts as."""
 
@@ -88,6 +90,8 @@ def _measure(tokens: Iterable[re.Match[str]]) -> Extent:
             case "open":
                 groups.append(_Group())
                 deepest = max(deepest, len(groups) - 1)
+                if deepest == DEEPEST:
+                    break
             case "close" if len(groups) > 1:
                 group = groups.pop()
                 group.add(0, 1)

@@ -50,7 +50,7 @@ def _try(backend: Backend, task: Try, words: int) -> bytes:
     except DeadEnd as error:
         raise BadGrammar(str(error)) from None
     except MatcherError as error:
-        raise TooComplex(f"the grammar cannot be followed: {error}") from None
+        raise TooComplex(str(error)) from None
     return backend.export(compiled)
 
 

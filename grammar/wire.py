@@ -123,10 +123,14 @@ class Wire(Generic[Sent, Received]):
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Received] = decoder
 
-    def send(self, message: Sent, *, attach: socket.socket | None = None) -> None:
-        """`attach` goes along: the receiver has an end of its own then."""
+    def send(
+        self, message: Sent, seconds: float | None = None, *, attach: socket.socket | None = None
+    ) -> None:
+        """`attach` goes along: the receiver has an end of its own then. Raises TimeoutError if the other end does not
+        read for `seconds`; the frame is then in pieces."""
         body = self._encoder.encode(message)
         head = LENGTH.pack(len(body))
+        self._socket.settimeout(seconds)
         if attach is None:
             self._socket.sendall(head)
         else:

@@ -161,7 +161,8 @@ def _silence() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (_STDIN, _STDOUT, _STDERR):
         os.dup2(nothing, descriptor)
-    os.close(nothing)
+    if nothing > _STDERR:
+        os.close(nothing)
 
 
 def _limit(memory: int) -> None:
@@ -173,7 +174,7 @@ def _limit(memory: int) -> None:
 def _limit_cpu(seconds: float) -> None:
     """For when nobody is left to keep the time: the compiler's own deadline comes first."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    _lower(resource.RLIMIT_CPU, math.ceil(usage.ru_utime + usage.ru_stime + seconds) + 1)
+    _lower(resource.RLIMIT_CPU, math.ceil(usage.ru_utime + usage.ru_stime + seconds))
 
 
 def _lower(limit: int, value: int) -> None:

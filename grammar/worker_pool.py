@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -156,7 +157,7 @@ class _Template:
     def ask(
         self, message: ToTemplate, answer: type[_Answer], *, attach: socket.socket | None = None
     ) -> _Answer:
-        self._wire.send(message, attach=attach)
+        self._wire.send(message, START_SECONDS, attach=attach)
         reply = self._wire.receive(START_SECONDS)
         if not isinstance(reply, answer):
             raise TypeError(f"the template answered {type(reply).__name__}, not {answer.__name__}")
@@ -193,9 +194,10 @@ class Worker:
         return self._template.is_alive()
 
     def run(self, task: Try, seconds: float) -> FromWorker:
-        """Raises TimeoutError, EOFError or ConnectionError, after which it has to be ended."""
-        self._wire.send(task)
-        return self._wire.receive(seconds)
+        """Raises TimeoutError, EOFError or OSError, after which it has to be ended."""
+        until = time.monotonic() + seconds
+        self._wire.send(task, seconds)
+        return self._wire.receive(until - time.monotonic())
 
     def kill(self) -> None:
         """For any thread."""

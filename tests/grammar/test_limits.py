@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from grammar import limits, spec
 from grammar.errors import BadSchema, TooComplex
-from grammar.extent import Extent, pattern_extent, text_extent
+from grammar.extent import DEEPEST, Extent, pattern_extent, text_extent
 from grammar.limits import check_grammar, check_schema
 
 BENCH = Path("../shared/data/jsonschemabench")
@@ -242,6 +242,10 @@ def test_any_text_has_an_extent(text: str) -> None:
     for extent in (pattern_extent(text), text_extent(text, "ebnf"), text_extent(text, "lark")):
         assert extent.product >= 1
         assert extent.depth <= len(text)
+
+
+def test_no_more_is_read_than_tells() -> None:
+    assert text_extent("(" * 60_000, "ebnf") == Extent(depth=DEEPEST)
 
 
 def test_a_limit_is_a_number_with_a_reason() -> None:
