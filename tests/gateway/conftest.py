@@ -65,7 +65,7 @@ async def start() -> AsyncIterator[Start]:
     async with AsyncExitStack() as stack:
 
         async def start_(
-            engine: FakeEngine | None = None, *, template: bool = True, **parts: dict[str, Any]
+            engine: FakeEngine | None = None, *, template: bool | str = True, **parts: dict[str, Any]
         ) -> Gateway:
             return await stack.enter_async_context(
                 running(engine or FakeEngine(), *settings(**parts), template=template)

@@ -68,15 +68,16 @@ Start = Callable[..., Awaitable[Gateway]]
 
 @asynccontextmanager
 async def running(
-    engine: FakeEngine, http: Http, limits: Limits, served: Served, *, template: bool = True
+    engine: FakeEngine, http: Http, limits: Limits, served: Served, *, template: bool | str = True
 ) -> AsyncIterator[Gateway]:
+    """`template`: ChatML, a source, or none."""
     engine.backlog = Backlog(queue_limits(limits))
     tokenizer = Tokenizer.hash()
     app = create_app(
         engine=engine,
         served=served,
         tokenizer=tokenizer,
-        template=ChatTemplate.hash(tokenizer) if template else None,
+        template=_template(template, tokenizer),
         http=http,
         limits=limits,
     )
@@ -92,6 +93,12 @@ async def running(
     stop.ask()
     await task
     await engine.close()
+
+
+def _template(template: bool | str, tokenizer: Tokenizer) -> ChatTemplate | None:
+    if isinstance(template, str):
+        return ChatTemplate(template, tokenizer)
+    return ChatTemplate.hash(tokenizer) if template else None
 
 
 def settings(
