@@ -58,10 +58,29 @@ async def test_tokens_of_a_conversation_are_those_that_are_run(gateway: Gateway)
     )
 
 
+async def test_tokens_of_tools_and_variables_too(start: Start) -> None:
+    """As far as the template asks for them."""
+    template = "{{ mood }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    gateway = await start(template=template)
+    more = {
+        "tools": [{"type": "function", "function": {"name": "add"}}],
+        "chat_template_kwargs": {"mood": "good", "other": 1},
+    }
+    _, body = await gateway.post("/tokenize", {"messages": CHAT["messages"], **more})
+    await gateway.post("/v1/chat/completions", {**CHAT, **more})
+    assert body["tokens"] == gateway.engine.requests[0].prompt
+    text = bytes(body["tokens"]).decode()
+    assert text.startswith("goodsystem: # Tools")
+    assert '"name": "add"' in text
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
         ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "x", "tools": []}, "tools"),
+        ("/tokenize", {"prompt": "x", "chat_template_kwargs": {}}, "chat_template_kwargs"),
+        ("/tokenize", {"messages": CHAT["messages"], "tools": [{}]}, "tools[0].type"),
         ("/tokenize", {"prompt": "x", "messages": []}, "prompt"),
         ("/tokenize", {"prompt": 1}, "prompt"),
         ("/tokenize", {"prompt": "x", "y": 1}, "y"),
