@@ -82,6 +82,7 @@ class _Renderer:
         self._markers: set[int] = set()
         self._lines: list[str] = []
         self._rules: dict[_Sequence, str] = {}
+        self._closed_rules: dict[Either | Repeat, str] = {}
         self._schemas: dict[JsonSchema, str] = {}
         self._terminals: dict[str, str] = {}
         self._free: dict[frozenset[str], str] = {}
@@ -255,13 +256,22 @@ class _Renderer:
                 token = self._specials[text]
                 self._markers.add(token)
                 return f"<[{token}]>"
-            case Either(options=options):
-                return f"({' | '.join(self._plain(self._flat((option,))) for option in options)})"
-            case Repeat(part=part, least=least, most=most, between=between):
-                return _repeated(
-                    self._plain(self._flat((part,))), least, most, _quoted(between) if between else ""
-                )
+            case Either() | Repeat():
+                return self._closed(node)
         raise BadGrammar(f"{_kind(node)} cannot be put together with other parts")
+
+    def _closed(self, node: Either | Repeat) -> str:
+        """The name of its rule. It is written once, though it may follow each of a hundred tools."""
+        name = self._closed_rules.get(node)
+        if name is None:
+            if isinstance(node, Either):
+                body = " | ".join(self._plain(self._flat((option,))) for option in node.options)
+            else:
+                between = _quoted(node.between) if node.between else ""
+                body = _repeated(self._plain(self._flat((node.part,))), node.least, node.most, between)
+            name = self._closed_rules[node] = f"c{len(self._closed_rules)}"
+            self._lines.append(f"{name}: {body}")
+        return name
 
     def _is_regular(self, node: Grammar) -> bool:
         match node:
