@@ -26,7 +26,12 @@ waiting     its queue: who is admitted next (light)
 totals      its sums and levels, for whoever asks (light)
 single_flight, page_tables, deadlines
             its helpers: who computes a shared prefix, whose pages are whose, who is overdue (light)
-core        scheduler and runner put together: what every engine is (light)
+core        scheduler, runner and grammars put together: what every engine is
+compilations
+            grammars that are being compiled, and for what
+matchers    where each sequence is in its grammar
+masks       what may come next, awaited as late as can be
+wakeup      wakes a thread that waits on files (light)
 failpoints  named faults for tests (light)
 assemble    from a configuration to a core
 __main__    the engine process itself

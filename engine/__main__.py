@@ -52,6 +52,7 @@ def main() -> int:
         time.sleep(_FAILURE_READ_WITHIN)  # the parent ends us as soon as it has read why
         return 1
     EngineLoop(engine, channel, progress).run()
+    engine.close()
     channel.close()
     return 0
 

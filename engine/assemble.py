@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
+from pathlib import Path
 
 from cache.namespace import RootKeys
 from cache.prefix_cache import PrefixCache
+from grammar.compiler import Compiler
+from grammar.tokenizer_file import TokenizerError
+from grammar.vocabulary import Vocabulary, byte_vocabulary, load_vocabulary
 
-from .batch import Runner
+from .batch import Runner, RunnerInfo
+from .compilations import MakeCompiler, NoCompiler
 from .config import EngineConfig, check_config
 from .core import Engine
 from .errors import BadRequest, StartError
 from .failpoints import Failpoints, FaultyRunner
-from .hash_model import HashRunner
+from .hash_model import SPECIALS, HashRunner
 from .openmp import shorten_spinning
 from .scheduler import Scheduler
 
+_log = logging.getLogger(__name__)
 
-def assemble(config: EngineConfig) -> Engine:
-    """Load the model and put an engine around it. Raises StartError with one line that says what to change."""
+
+def assemble(config: EngineConfig, *, compiler: MakeCompiler | None = None) -> Engine:
+    """Load the model and put an engine around it. Raises StartError with one line that says what to change.
+
+    Grammars are compiled by `compiler`, which by default is one for the model's own vocabulary.
+    """
     check_config(config)
     runner = _load_runner(config)
     info = runner.info
@@ -39,15 +50,26 @@ def assemble(config: EngineConfig) -> Engine:
             page_size=info.page_size,
         ),
     )
-    if not config.test_mode:
-        return Engine(scheduler, runner)
+    vocabulary, own_compiler = _grammars(config, info)
+    failpoints = _failpoints(config, cache) if config.test_mode else None
+    return Engine(
+        scheduler,
+        runner if failpoints is None else FaultyRunner(runner, failpoints),
+        vocabulary=vocabulary,
+        compiler=compiler or own_compiler,
+        forced_tokens=config.forced_tokens,
+        failpoints=failpoints,
+    )
+
+
+def _failpoints(config: EngineConfig, cache: PrefixCache) -> Failpoints:
     failpoints = Failpoints(cache.pool.deny)
     try:
         for spec in config.failpoints:
             failpoints.set(spec)
     except BadRequest as error:
         raise StartError(str(error)) from error
-    return Engine(scheduler, FaultyRunner(runner, failpoints), failpoints=failpoints)
+    return failpoints
 
 
 def _load_runner(config: EngineConfig) -> Runner:
@@ -59,3 +81,18 @@ def _load_runner(config: EngineConfig) -> Runner:
     from .runner import TorchRunner  # noqa: PLC0415 - loads torch, which the hash model starts without
 
     return TorchRunner.load(config)
+
+
+def _grammars(config: EngineConfig, info: RunnerInfo) -> tuple[Vocabulary, MakeCompiler]:
+    """What the model's tokens spell, and a compiler of grammars over them."""
+    size = info.vocab_size
+    try:
+        if config.model_dir is None:
+            vocabulary = byte_vocabulary(size, SPECIALS)
+        else:
+            vocabulary = load_vocabulary(Path(config.model_dir), size=size)
+    except TokenizerError as error:  # token ids need no tokenizer: only what needs one is refused
+        reason = str(error)
+        _log.warning("there will be no grammars: %s", reason)
+        return Vocabulary((b"",) * size, {}, size), lambda wake: NoCompiler(reason)
+    return vocabulary, lambda wake: Compiler(vocabulary, wake=wake)

@@ -11,6 +11,7 @@ the sender decides (the engine stops stepping, the client refuses a request).
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -109,16 +110,20 @@ class Channel(Generic[Sent, Received]):
             except _UNDECODABLE as error:
                 self._drop(frame, error)
 
-    def wait(self, timeout: float | None) -> None:
-        """Until something can be received or `timeout` seconds (None: for ever) have passed."""
-        self._poll(timeout, zmq.POLLIN)
+    def wait(self, timeout: float | None, other: int | None = None) -> None:
+        """Until something can be received, the file `other` is readable or `timeout` seconds (None: for ever) have passed."""
+        self._poll(timeout, zmq.POLLIN, other)
 
     def wait_writable(self, timeout: float | None) -> None:
         """The same for sending."""
         self._poll(timeout, zmq.POLLOUT)
 
-    def _poll(self, timeout: float | None, event: int) -> None:
-        self._socket.poll(None if timeout is None else max(0, int(timeout * 1000)), event)
+    def _poll(self, timeout: float | None, event: int, other: int | None = None) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, event)
+        if other is not None:
+            poller.register(other, zmq.POLLIN)
+        poller.poll(None if timeout is None else max(0, math.ceil(timeout * 1000)))
 
     def close(self) -> None:
         self._context.destroy(linger=int(self._linger * 1000))

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 from grammar.spec import Grammar
 
 from .backlog import Place, QueueState
-from .errors import DeadlineExceeded, EngineDied, GrammarRefused, RequestFailure
+from .errors import DeadlineExceeded, EngineDied, GrammarRefused, RequestFailure, Unavailable
 from .request import (
     EngineCounters,
     EngineInfo,
@@ -122,6 +122,8 @@ def failure_from(failed: RequestFailed) -> RequestFailure:
     match failed.kind:
         case "deadline":
             return DeadlineExceeded(failed.message)
+        case "unavailable":
+            return Unavailable(failed.message)
         case "shutting_down":
             return EngineDied(failed.message)
         case "bad_grammar" | "grammar_too_complex":

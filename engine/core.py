@@ -10,17 +10,46 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
-from .batch import NO_MASKS, Plan, PlannedRow, RowResult, Runner, RunnerInfo, StepResult
+from msgspec import structs
+
+from grammar.compiler import Compilation
+from grammar.errors import BadGrammar, CompilerUnavailable, GrammarError, TooComplex
+from grammar.spec import Grammar
+from grammar.vocabulary import Vocabulary
+
+from .batch import Masks, Plan, PlannedRow, RowResult, Runner, RunnerInfo, StepResult
+from .compilations import Compilations, MakeCompiler
 from .errors import BadRequest
 from .failpoints import Failpoints
+from .matchers import Matchers
 from .prepare import check_request
-from .request import FailureKind, GenerationRequest, RequestFailed, StepOutput
-from .scheduler import Scheduler
+from .request import (
+    EngineCounters,
+    FailureKind,
+    GenerationRequest,
+    GrammarCounters,
+    GrammarReady,
+    GrammarReport,
+    RequestFailed,
+    StepOutput,
+)
+from .scheduler import Events, Scheduler
 from .throttled_log import ThrottledLog
 from .totals import Census
+from .wakeup import Wakeup
 
 _log = logging.getLogger(__name__)
+
+MASK_THREADS = 2
+"""So that a grammar which takes long about a mask does not keep those of the others from being filled."""
+
+STALLED = 0.02
+"""Seconds until a scheduler that has work but can plan none is asked again."""
+
+QUEUING_FAILED = "the engine failed to queue this request"
 
 
 class Engine:
@@ -31,13 +60,25 @@ class Engine:
         scheduler: Scheduler,
         runner: Runner,
         *,
+        vocabulary: Vocabulary,
+        compiler: MakeCompiler,
+        forced_tokens: bool = True,
         failpoints: Failpoints | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock` is the scheduler's. The engine closes the compiler that it makes."""
         self._scheduler = scheduler
         self._runner = runner
+        self._clock = clock
         self._failpoints = failpoints
+        self._threads = ThreadPoolExecutor(MASK_THREADS, thread_name_prefix="masks")
+        self._matchers = Matchers(self._threads, vocabulary, forces=forced_tokens, clock=clock)
+        self.wakeup = Wakeup()
+        """Set when something came up that the next plan or the next news will have."""
+        self._compilations = Compilations(compiler(self.wakeup.set))
         self._refused: list[RequestFailed] = []
+        self._ready: list[GrammarReady] = []
+        self._reports: list[GrammarReport] = []
         self._log = ThrottledLog(_log, clock)
 
     @property
@@ -53,16 +94,33 @@ class Engine:
     def has_work(self) -> bool:
         return self._scheduler.has_work
 
+    @property
+    def rest(self) -> float | None:
+        """With no plan to be had now: for how many seconds, if `wakeup` is not set before. None: for ever."""
+        if not self._scheduler.idle:
+            return STALLED
+        due = self._scheduler.next_deadline
+        return None if due is None else max(due - self._clock(), 0.0)
+
     def submit(self, request: GenerationRequest) -> None:
         """Take a request in. One that cannot be served is refused in the next news."""
         try:
             check_request(request, vocab_size=self.info.vocab_size, max_model_len=self.max_length)
-            self._scheduler.submit(request)
+            taken = self._scheduler.submit(request, held=request.grammar is not None)
+            if taken and request.grammar is not None:
+                self._compilations.start(request.request_id, request.grammar)
         except BadRequest as error:
             self._refuse(request, "bad_request", str(error))
         except Exception:  # noqa: BLE001 - whatever is wrong with this request, the others know nothing of it
             self._log.exception("a request could not be queued")
-            self._refuse(request, "engine_error", "the engine failed to queue this request")
+            if self._scheduler.serves(request.request_id):
+                self._scheduler.fail_request(request.request_id, "engine_error", QUEUING_FAILED)
+            else:
+                self._refuse(request, "engine_error", QUEUING_FAILED)
+
+    def check_grammar(self, query_id: int, grammar: Grammar) -> None:
+        """Compile a grammar for nobody; what came of it is one of the next reports."""
+        self._compilations.start(query_id, grammar)
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         self._scheduler.abort(request_id, index)
@@ -71,15 +129,18 @@ class Engine:
         self._scheduler.flush()
 
     def plan(self) -> Plan | None:
+        self._take_compiled()
         return self._scheduler.plan()
 
     def run(self, plan: Plan) -> StepResult:
         """Carry a plan out. Rows of requests that make the runner raise come back as errors; the others are computed."""
+        masks = self._matchers.start(plan)
         try:
-            return self._runner.run(plan, NO_MASKS)
+            result = self._runner.run(plan, masks)
         except Exception:  # noqa: BLE001 - a runner may fail in any way
             self._log.exception("step %d failed", plan.step)
-        return self._run_one_by_one(plan)
+            result = self._run_one_by_one(plan, masks)
+        return self._matchers.advance(plan, result)
 
     def commit(self, plan: Plan, result: StepResult) -> None:
         try:
@@ -92,13 +153,31 @@ class Engine:
         """What clients have to hear since the last time, None if nothing."""
         events = self._scheduler.take_events()
         failed = (*self._refused, *events.failed)
+        ready = tuple(self._ready)
         self._refused.clear()
-        if not (events.deltas or events.started or failed):
+        self._ready.clear()
+        if not (events.deltas or events.started or failed or ready):
             return None
-        return StepOutput(events.deltas, events.started, failed, self._scheduler.counters())
+        self._forget_ended(events)
+        return StepOutput(
+            events.deltas, events.started, failed, self._counted(self._scheduler.counters()), ready
+        )
+
+    def take_reports(self) -> tuple[GrammarReport, ...]:
+        """Answers to `check_grammar` since the last time."""
+        reports = tuple(self._reports)
+        self._reports.clear()
+        return reports
 
     def census(self) -> Census:
-        return self._scheduler.census()
+        census = self._scheduler.census()
+        return replace(census, counters=self._counted(census.counters))
+
+    def close(self) -> None:
+        """End the threads and whatever compiles. Requests that are left end with the process, or never."""
+        self._compilations.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.wakeup.close()
 
     @property
     def failpoints(self) -> tuple[str, ...]:
@@ -114,7 +193,41 @@ class Engine:
     def _refuse(self, request: GenerationRequest, kind: FailureKind, message: str) -> None:
         self._refused.append(RequestFailed(request.request_id, kind, message))
 
-    def _run_one_by_one(self, plan: Plan) -> StepResult:
+    def _take_compiled(self) -> None:
+        self.wakeup.clear()
+        for purpose, result in self._compilations.take():
+            if isinstance(purpose, int):
+                self._reports.append(_report(purpose, result))
+            elif isinstance(result, BaseException):
+                if not isinstance(result, GrammarError):
+                    _log.error("a grammar could not be compiled", exc_info=result)
+                self._scheduler.fail_request(purpose, *_failure(result))
+            elif self._scheduler.release(purpose):
+                self._matchers.follow(purpose, result.compiled)
+                self._ready.append(_ready(purpose, result))
+
+    def _forget_ended(self, events: Events) -> None:
+        ended = {delta.request_id for delta in events.deltas if delta.finish is not None}
+        ended.update(failed.request_id for failed in events.failed)
+        for request_id in ended:
+            if not self._scheduler.serves(request_id):
+                self._matchers.forget(request_id)
+
+    def _counted(self, counters: EngineCounters) -> EngineCounters:
+        """With what grammars did."""
+        compilations, matchers = self._compilations, self._matchers
+        grammars = GrammarCounters(
+            compiling=self._scheduler.held,
+            compiled=compilations.compiled,
+            cached=compilations.cached,
+            refused=compilations.refused,
+            masked_rows=matchers.masked,
+            postponed_rows=matchers.postponed,
+            failed_rows=matchers.failed,
+        )
+        return structs.replace(counters, grammars=grammars)
+
+    def _run_one_by_one(self, plan: Plan, masks: Masks) -> StepResult:
         """Find out whose fault it was: run each request of a lost step alone, once.
 
         A run changes nothing that a second run would not change in the same way, so the failed one left no trace.
@@ -125,16 +238,49 @@ class Engine:
         results: dict[int, RowResult] = {}  # by the sequence's uid
         for rows in parts.values():
             part = plan if len(parts) == 1 else _part_of(plan, tuple(rows))
-            results.update(zip((row.sequence.uid for row in rows), self._run_part(part), strict=True))
+            results.update(zip((row.sequence.uid for row in rows), self._run_part(part, masks), strict=True))
         return StepResult(tuple(results[row.sequence.uid] for row in plan.rows))
 
-    def _run_part(self, part: Plan) -> tuple[RowResult, ...]:
+    def _run_part(self, part: Plan, masks: Masks) -> tuple[RowResult, ...]:
         try:
-            return self._runner.run(part, NO_MASKS).rows
+            return self._runner.run(part, masks).rows
         except Exception:  # noqa: BLE001 - as in `run`
             request_id = part.rows[0].sequence.request.request_id
             self._log.exception("step %d failed for request %s alone", part.step, request_id)
             return (RowResult(error="the engine failed while computing this request"),) * len(part.rows)
+
+
+def _ready(request_id: str, result: Compilation) -> GrammarReady:
+    seconds = 0.0 if result.cached else result.seconds
+    return GrammarReady(request_id, result.compiled.backend, seconds, result.compiled.nbytes)
+
+
+def _report(query_id: int, result: Compilation | BaseException) -> GrammarReport:
+    if isinstance(result, BaseException):
+        kind, message = _failure(result)
+        return GrammarReport(query_id=query_id, kind=kind, error=message)
+    compiled = result.compiled
+    return GrammarReport(
+        query_id=query_id,
+        backend=compiled.backend,
+        seconds=result.seconds,
+        nbytes=compiled.nbytes,
+        cached=result.cached,
+    )
+
+
+def _failure(error: BaseException) -> tuple[FailureKind, str]:
+    match error:
+        case TooComplex():
+            return "grammar_too_complex", str(error)
+        case BadGrammar():
+            return "bad_grammar", str(error)
+        case CompilerUnavailable():
+            return "unavailable", str(error)
+        case GrammarError():
+            return "engine_error", str(error)
+        case _:
+            return "engine_error", "the engine failed to compile the grammar"
 
 
 def _part_of(plan: Plan, rows: tuple[PlannedRow, ...]) -> Plan:

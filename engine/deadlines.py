@@ -25,6 +25,11 @@ class Deadlines:
             heapq.heapify(self._entries)
         heapq.heappush(self._entries, (when, group.members[0].uid, group))
 
+    @property
+    def next(self) -> float | None:
+        """No request is overdue before; the one that it was may have ended."""
+        return self._entries[0][0] if self._entries else None
+
     def pop_overdue(self, now: float) -> list[Group]:
         """Requests that have not ended and should have by `now`. Each is told once."""
         overdue = []

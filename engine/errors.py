@@ -5,6 +5,7 @@ EngineError
 ├── QueueFull           too much is waiting: try again after `retry_after` seconds
 ├── RequestFailure      the request was accepted and then failed; others did not
 │   ├── GrammarRefused  its grammar is none, or asks too much: the client's mistake, found when it was compiled
+│   ├── Unavailable     something it needs cannot be had now: the same request may do a little later
 │   ├── EngineDied      the engine process ended while the request was in flight
 │   └── DeadlineExceeded
 ├── EngineUnavailable   no engine to take it now: starting, restarting or draining
@@ -45,6 +46,10 @@ class GrammarRefused(RequestFailure):
     def __init__(self, message: str, *, too_complex: bool) -> None:
         super().__init__(message)
         self.too_complex = too_complex
+
+
+class Unavailable(RequestFailure):
+    pass
 
 
 class EngineDied(RequestFailure):

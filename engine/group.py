@@ -22,13 +22,14 @@ class Tenant:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """One request and the sequences of it that have not ended."""
+    """One request and the sequences of it that have not ended. While it is `held` none of them is queued."""
 
     request: GenerationRequest
     tenant: Tenant
     namespace: bytes | None
     arrival: float
     members: list[Member] = field(default_factory=list)
+    held: bool = False
     started: bool = False
     failed: bool = False
 

@@ -24,6 +24,7 @@ from .request import SamplingParams, TokenLogprob
 from .sequence import Sequence
 
 IM_START, IM_END, END_OF_TEXT = 256, 257, 258  # after 256 byte tokens
+SPECIALS = {"<|im_start|>": IM_START, "<|im_end|>": IM_END, "<|endoftext|>": END_OF_TEXT}
 FIRST_PRINTABLE, PRINTABLE = 32, 95
 END_EVERY = 257
 POISON = 0xDEADBEEFDEADBEEF  # what a position holds that nobody has computed

@@ -10,15 +10,17 @@ Prompts may be text if the caller brings an `encode`; the engine itself knows no
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from grammar.spec import Grammar
+
 from .assemble import assemble
 from .batch import RunnerInfo
+from .client import failure_from
 from .config import EngineConfig
-from .errors import DeadlineExceeded, RequestFailure
+from .errors import RequestFailure
 from .prepare import check_request
 from .request import (
     EngineCounters,
@@ -33,9 +35,6 @@ from .request import (
 )
 
 Event = RequestStarted | SequenceDelta | RequestFailed
-
-STALLED = 0.001
-"""Seconds until a scheduler that has work but can plan none is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +86,25 @@ class LLM:
         sampling: SamplingParams | Sequence[SamplingParams],
         *,
         n: int = 1,
+        grammar: Grammar | Sequence[Grammar | None] | None = None,
     ) -> list[Completion]:
-        """Answer all prompts together, in their order, with one sampling for all or one for each.
+        """Answer all prompts together, in their order, with one sampling and grammar for all or one for each.
 
-        Raises BadRequest before anything is computed. A request that fails later fails alone: see `Completion.error`.
+        Under a grammar `stop_token_ids` are the tokens that may end an answer. Raises BadRequest before anything is
+        computed. A request that fails later fails alone, one whose grammar is refused too: see `Completion.error`.
         """
         each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else sampling
         if len(each) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts, but {len(each)} sampling parameters")
-        return self.answer([self._request(prompt, one, n) for prompt, one in zip(prompts, each, strict=True)])
+        grammars = grammar if isinstance(grammar, Sequence) else [grammar] * len(prompts)
+        if len(grammars) != len(prompts):
+            raise ValueError(f"{len(prompts)} prompts, but {len(grammars)} grammars")
+        return self.answer(
+            [
+                self._request(prompt, one, n, grammar)
+                for prompt, one, grammar in zip(prompts, each, grammars, strict=True)
+            ]
+        )
 
     def answer(self, requests: Iterable[GenerationRequest]) -> list[Completion]:
         """The same for requests made by hand, whose ids have to differ."""
@@ -112,12 +121,27 @@ class LLM:
         return [collector.completion() for collector in collectors]
 
     def stream(
-        self, prompt: list[int] | str, sampling: SamplingParams, *, n: int = 1
+        self,
+        prompt: list[int] | str,
+        sampling: SamplingParams,
+        *,
+        n: int = 1,
+        grammar: Grammar | None = None,
     ) -> Iterator[SequenceDelta]:
         """What each step adds, as it comes. Closing the iterator aborts. Raises BadRequest at once, RequestFailure late."""
-        request = self._request(prompt, sampling, n)
+        request = self._request(prompt, sampling, n, grammar)
         self._check(request)
         return self._stream(request)
+
+    def close(self) -> None:
+        """End what the engine keeps running beside this thread. An LLM that is dropped unclosed does so at some time."""
+        self._engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def _stream(self, request: GenerationRequest) -> Iterator[SequenceDelta]:
         collector = self._submit(request)
@@ -136,12 +160,16 @@ class LLM:
         finally:
             self._forget(collector)
 
-    def _request(self, prompt: list[int] | str, sampling: SamplingParams, n: int) -> GenerationRequest:
+    def _request(
+        self, prompt: list[int] | str, sampling: SamplingParams, n: int, grammar: Grammar | None
+    ) -> GenerationRequest:
         if isinstance(prompt, str):
             if self._encode is None:
                 raise ValueError("prompts of text need an LLM with an encode function")
             prompt = self._encode(prompt)
-        return GenerationRequest(request_id=next(self._ids), prompt=prompt, sampling=sampling, n=n)
+        return GenerationRequest(
+            request_id=next(self._ids), prompt=prompt, sampling=sampling, n=n, grammar=grammar
+        )
 
     def _check(self, request: GenerationRequest) -> None:
         check_request(request, vocab_size=self.info.vocab_size, max_model_len=self._engine.max_length)
@@ -165,7 +193,7 @@ class LLM:
         if news is not None:
             self._hand_out(news)
         elif plan is None:
-            time.sleep(STALLED)
+            self._engine.wakeup.wait(self._engine.rest)
 
     def _hand_out(self, news: StepOutput) -> None:
         self._counters = news.counters
@@ -196,8 +224,7 @@ class _Collector:
                 self.deltas.append(event)
                 self.finished += event.finish is not None
             case RequestFailed():
-                kind = DeadlineExceeded if event.kind == "deadline" else RequestFailure
-                self.error = kind(event.message)
+                self.error = failure_from(event)
 
     def completion(self) -> Completion:
         prompt = next((d.prompt_logprobs for d in self.deltas if d.prompt_logprobs is not None), None)

@@ -17,6 +17,7 @@ from .heartbeat import Phase, Progress
 from .request import (
     Abort,
     AskState,
+    CheckGrammar,
     Flush,
     RequestFailed,
     SetFailpoint,
@@ -30,8 +31,8 @@ from .request import (
 
 log = logging.getLogger(__name__)
 
-STALLED = 0.02
-"""Seconds until somebody is asked again: a client that does not read, a scheduler that has work but can plan none."""
+UNREAD = 0.02
+"""Seconds until a client that does not read is asked again."""
 
 
 class EngineLoop:
@@ -79,6 +80,8 @@ class EngineLoop:
                         self._engine.abort(request_id, message.index)
                 case AskState():
                     self._unsent.append(self._report(message.query_id))
+                case CheckGrammar():
+                    self._engine.check_grammar(message.query_id, message.grammar)
                 case Flush():
                     self._engine.flush()
                 case SetFailpoint():
@@ -91,16 +94,15 @@ class EngineLoop:
         """With nothing to compute: until somebody wants something."""
         if self._unsent:
             return
-        if self._engine.has_work:
-            self._channel.wait(STALLED)
-        else:
+        if not self._engine.has_work:
             self._progress.enter(Phase.IDLE)
-            self._channel.wait(None)
+        self._channel.wait(self._engine.rest, self._engine.wakeup.fileno())
 
     def _collect_news(self) -> None:
         news = self._engine.take_news()
         if news is not None:
             self._unsent.append(news)
+        self._unsent.extend(self._engine.take_reports())
 
     def _send(self) -> bool:
         """Send what there is to say; False, after a short wait, if the client does not read."""
@@ -111,7 +113,7 @@ class EngineLoop:
                 self._take_apart(self._unsent.popleft())
                 continue
             if not sent:
-                self._channel.wait_writable(STALLED)
+                self._channel.wait_writable(UNREAD)
                 return False
             self._unsent.popleft()
         return True
@@ -121,7 +123,7 @@ class EngineLoop:
         if not isinstance(overlong, StepOutput):
             raise TypeError(f"{type(overlong).__name__} is too large for a frame")
         parts: list[StepOutput] = []
-        if overlong.started or overlong.failed:
+        if overlong.started or overlong.failed or overlong.ready:
             parts.append(structs.replace(overlong, deltas=()))
         if len(overlong.deltas) == 1:
             request_id = overlong.deltas[0].request_id

@@ -34,6 +34,8 @@ def check_request(request: GenerationRequest, *, vocab_size: int, max_model_len:
     if request.deadline is not None and not math.isfinite(request.deadline):
         raise BadRequest("the deadline is not a finite number", param="deadline")
     _check_sampling(request.sampling, vocab_size)
+    if request.grammar is not None:
+        _check_under_grammar(request.sampling)
 
 
 def _check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
@@ -59,3 +61,11 @@ def _check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
     for name, holds in conditions.items():
         if not holds:
             raise BadRequest(f"{name} is out of range", param=name)
+
+
+def _check_under_grammar(sampling: SamplingParams) -> None:
+    """The grammar alone says where an answer ends, and the end is a token."""
+    if sampling.min_tokens > 0:
+        raise BadRequest("min_tokens cannot be combined with a grammar", param="min_tokens")
+    if not sampling.stop_token_ids:
+        raise BadRequest("a grammar needs a stop token to end the answer with", param="stop_token_ids")

@@ -16,8 +16,15 @@ FinishReason = Literal["stop", "length", "abort"]
 """Why a sequence ended: a stop token, a length limit, or the client's own wish."""
 
 FailureKind = Literal[
-    "bad_request", "bad_grammar", "grammar_too_complex", "engine_error", "deadline", "shutting_down"
+    "bad_request",
+    "bad_grammar",
+    "grammar_too_complex",
+    "unavailable",
+    "engine_error",
+    "deadline",
+    "shutting_down",
 ]
+"""Whose fault it is: the client's, or nobody's and the same may do a little later, or the engine's own."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

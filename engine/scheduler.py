@@ -95,6 +95,7 @@ class Scheduler:
         self._waiting = WaitingQueue()
         self._single_flight = SingleFlight(self.page_size)
         self._running: dict[int, Member] = {}  # by uid, in order of admission
+        self._held_back = 0  # sequences of held requests
         self._deadlines = Deadlines()
         self._flight: _Flight | None = None
         self._retired: list[int] = []
@@ -111,25 +112,52 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._groups) or self._flight is not None
 
+    @property
+    def idle(self) -> bool:
+        """Nothing will be planned before something is released or submitted, or `next_deadline` has passed."""
+        return self._flight is None and not self._running and not self._queued
+
+    @property
+    def held(self) -> int:
+        """Sequences of requests that are held."""
+        return self._held_back
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When the next request may be overdue, by the scheduler's clock."""
+        return self._deadlines.next
+
     def serves(self, request_id: str) -> bool:
-        """Whether the request is queued or runs."""
+        """Whether the request is held or queued or runs."""
         return request_id in self._groups
 
-    def submit(self, request: GenerationRequest, *, arrival: float | None = None) -> None:
-        """Queue a request. One that can never run fails at once, as an event.
+    def submit(self, request: GenerationRequest, *, held: bool = False) -> bool:
+        """Queue a request, and say whether it was taken. One that can never run fails at once, as an event.
 
-        `arrival` is when it was received, if that is not now: its deadline and the time it queued count from there.
+        One that is `held` waits outside the queue until it is released: something that it needs is being prepared. Its
+        deadline counts all the same, and it can be aborted or failed like any other.
         """
         refusal = self._refusal(request)
         if refusal is not None:
             self._failed.append(RequestFailed(request.request_id, "bad_request", refusal))
-            return
-        group = self._new_group(request, self._clock() if arrival is None else arrival)
-        first, *others = group.members
-        self._waiting.add(first)
-        for member in others:
-            self._single_flight.follow(member, first, first.prompt_len)
-        self._blocked_at = -1
+            return False
+        group = self._new_group(request)
+        if held:
+            group.held = True
+            self._held_back += request.n
+        else:
+            self._queue(group)
+        return True
+
+    def release(self, request_id: str) -> bool:
+        """Queue a request that was held. False, and nothing happens, if it has ended meanwhile."""
+        group = self._groups.get(request_id)
+        if group is None or not group.held:
+            return False
+        group.held = False
+        self._held_back -= len(group.members)
+        self._queue(group)
+        return True
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         """End a request, or one choice of it, as its client wishes. Unknown and ended ones are ignored."""
@@ -230,7 +258,7 @@ class Scheduler:
         """Totals and levels, in O(1)."""
         return self._counters(
             len(self._running),
-            len(self._waiting) + self._single_flight.following,
+            self._queued + self._held_back,
             self.cache.pool.free,
             self.cache.tree_pages,
         )
@@ -271,8 +299,10 @@ class Scheduler:
     def _check_waiting(self, waiting: list[Member]) -> None:
         queued = [member.uid for member in self._waiting]
         following = [member.uid for member in waiting if member.leader is not None]
+        held = [member.uid for member in waiting if member.group.held]
         assert len(queued) == len(self._waiting)
-        everywhere = queued + following
+        assert len(held) == self._held_back
+        everywhere = queued + following + held
         assert sorted(everywhere) == sorted(member.uid for member in waiting), "lost, or waiting twice"
         for member in waiting:
             assert not member.pages, "a waiting sequence holds pages"
@@ -332,7 +362,7 @@ class Scheduler:
             return f"the prompt of {length} tokens is too long: prompt and answer share {self.max_length}"
         return None
 
-    def _new_group(self, request: GenerationRequest, arrival: float) -> Group:
+    def _new_group(self, request: GenerationRequest) -> Group:
         tenant = self._tenants.get(request.tenant)
         if tenant is None:
             # Whoever comes new, or back, starts level with the least served: no credit for time away.
@@ -341,7 +371,7 @@ class Scheduler:
         tenant.groups += 1
         shares = request.use_cache and self.cache.enabled
         namespace = self._root_key(request.namespace, request.adapter) if shares else None
-        group = Group(request, tenant, namespace, arrival)
+        group = Group(request, tenant, namespace, self._clock())
         group.members.extend(self._new_member(group, index) for index in range(request.n))
         self._groups[request.request_id] = group
         if request.deadline is not None:
@@ -365,6 +395,17 @@ class Scheduler:
             limit=min(length + request.sampling.max_tokens, self.max_length),
             prompt_logprobs=[None] if wants_prompt else None,
         )
+
+    def _queue(self, group: Group) -> None:
+        first, *others = group.members
+        self._waiting.add(first)
+        for member in others:
+            self._single_flight.follow(member, first, first.prompt_len)
+        self._blocked_at = -1
+
+    @property
+    def _queued(self) -> int:
+        return len(self._waiting) + self._single_flight.following
 
     def _fail_overdue(self) -> None:
         if self._deadlines:
@@ -584,6 +625,8 @@ class Scheduler:
             del self._running[member.uid]
         elif member.leader is not None:
             self._single_flight.unfollow(member)
+        elif member.group.held:
+            self._held_back -= 1
         else:
             self._waiting.remove(member)
         member.status = Status.FINISHED

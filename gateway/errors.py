@@ -25,6 +25,7 @@ from engine.errors import (
     GrammarRefused,
     QueueFull,
     RequestFailure,
+    Unavailable,
 )
 
 from .chat_template import TemplateError
@@ -151,9 +152,9 @@ def _try_again(error: QueueFull | EngineUnavailable) -> Overloaded:
 
 def _failed(error: RequestFailure) -> ApiError:
     if isinstance(error, GrammarRefused):
-        if error.too_complex:
-            return InvalidRequest(str(error), code="grammar_too_complex")
-        return InvalidRequest(str(error), code="invalid_grammar")
+        return InvalidRequest(
+            str(error), code="grammar_too_complex" if error.too_complex else "invalid_grammar"
+        )
     if isinstance(error, DeadlineExceeded):
         # The client's own limit is up: a retry by its library would only add to the load that caused this.
         return ApiError(
@@ -163,6 +164,8 @@ def _failed(error: RequestFailure) -> ApiError:
             code="deadline_exceeded",
             headers={"x-should-retry": "false"},
         )
+    if isinstance(error, Unavailable):
+        return Overloaded(str(error))
     if isinstance(error, ServerStopping):
         return Overloaded(str(error), code="server_shutting_down", headers={"Connection": "close"})
     if isinstance(error, EngineDied):

@@ -6,13 +6,25 @@ import asyncio
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from engine.backlog import Backlog, Place, QueueLimits, QueueState
 from engine.batch import NO_MASKS, Masks, Plan, PlannedRow, RowResult, StepResult
 from engine.client import EngineHealth, EngineStatus, RequestStream
 from engine.errors import EngineUnavailable, GrammarRefused, RequestFailure
-from engine.hash_model import POISON, adapter_word, choose, permitted, position_word
+from engine.hash_model import (
+    FIRST_PRINTABLE,
+    POISON,
+    PRINTABLE,
+    adapter_word,
+    choose,
+    mix64,
+    permitted,
+    position_word,
+)
 from engine.request import (
     EngineCounters,
     EngineInfo,
@@ -25,7 +37,10 @@ from engine.request import (
     StateReport,
     TokenLogprob,
 )
-from grammar.spec import Grammar
+from grammar.backends.base import Bits
+from grammar.compiler import Compilation
+from grammar.errors import BadGrammar
+from grammar.spec import BackendName, Grammar, Lark
 
 _WORD = (1 << 64) - 1
 
@@ -322,3 +337,110 @@ class WordRunner:
             fold & _WORD, length, length - sequence.prompt_len, sequence.request.sampling, sequence.index
         )
         return RowResult(token if mask is None else permitted(token, int.from_bytes(mask, "little")))
+
+
+@dataclass(frozen=True, slots=True)
+class DiceGrammar:
+    """A `Compiled` over the hash model's tokens: what may come next is drawn from `seed` and all tokens so far.
+
+    Now a printable token is forced, now about half of them are barred, now only the end is left; with `dead_ends` nothing
+    at all may be allowed.
+    """
+
+    seed: int
+    dead_ends: bool = False
+    backend: BackendName = "llguidance"
+    nbytes: int = 1000
+
+    def start(self) -> DiceCursor:
+        return DiceCursor(self, [mix64(self.seed)])
+
+    def allowed(self, tokens: Sequence[int], ends: Sequence[int]) -> int:
+        """A bit for each token that may follow, the end tokens among them."""
+        dice = mix64(self.seed)
+        for token in tokens:
+            dice = mix64(dice ^ token)
+        bits, accepting = self.rule(dice)
+        return bits | (sum(1 << end for end in ends) if accepting else 0)
+
+    def rule(self, dice: int) -> tuple[int, bool]:
+        """What may come next, and whether the text may end instead."""
+        kind = dice % 16
+        if kind < 7:
+            return 1 << (FIRST_PRINTABLE + (dice >> 8) % PRINTABLE), False
+        if kind == 7:
+            return 0, True
+        if kind == 8 and self.dead_ends:
+            return 0, False
+        halves = mix64(dice) | mix64(dice + 1) << 64 | 1
+        return (halves & (1 << PRINTABLE) - 1) << FIRST_PRINTABLE, kind % 3 == 0
+
+
+@dataclass(slots=True)
+class DiceCursor:
+    grammar: DiceGrammar
+    dice: list[int]
+
+    def fill(self, row: Bits) -> None:
+        bits, _ = self.grammar.rule(self.dice[-1])
+        row[:] = np.frombuffer(bits.to_bytes(4 * len(row), "little"), dtype=np.int32)
+
+    def accept(self, token: int) -> bool:
+        if not self.grammar.rule(self.dice[-1])[0] >> token & 1:
+            return False
+        self.dice.append(mix64(self.dice[-1] ^ token))
+        return True
+
+    def rollback(self, count: int) -> None:
+        del self.dice[len(self.dice) - count :]
+
+    def forced(self) -> list[int]:
+        forced: list[int] = []
+        dice = self.dice[-1]
+        while len(forced) < 5 and dice % 16 < 7:
+            forced.append(self.grammar.rule(dice)[0].bit_length() - 1)
+            dice = mix64(dice ^ forced[-1])
+        return forced
+
+    def accepting(self) -> bool:
+        return self.grammar.rule(self.dice[-1])[1]
+
+
+class FakeCompiler:
+    """Makes a `DiceGrammar` of every `Lark` whose text is a number, when told to; refuses all else."""
+
+    def __init__(self) -> None:
+        self.pending: list[tuple[Grammar, Future[Compilation]]] = []
+        self.seen: set[Grammar] = set()
+        self.at_once = False
+        self.closed = False
+        self._wake: Callable[[], None] = lambda: None
+
+    def start(self, wake: Callable[[], None]) -> FakeCompiler:
+        """What an engine makes its compiler with."""
+        self._wake = wake
+        return self
+
+    def submit(self, grammar: Grammar) -> Future[Compilation]:
+        future: Future[Compilation] = Future()
+        self.pending.append((grammar, future))
+        if self.at_once:
+            self.finish()
+        return future
+
+    def finish(self, count: int | None = None, *, error: Exception | None = None) -> None:
+        """End the oldest `count` compilations, or all of them."""
+        ending, self.pending = self.pending[:count], [] if count is None else self.pending[count:]
+        for grammar, future in ending:
+            if error is not None:
+                future.set_exception(error)
+            elif not isinstance(grammar, Lark) or not grammar.text.isdigit():
+                future.set_exception(BadGrammar("this is no grammar"))
+            else:
+                cached = grammar in self.seen
+                future.set_result(Compilation(DiceGrammar(int(grammar.text)), 0.5, cached))
+                self.seen.add(grammar)
+        self._wake()
+
+    def close(self) -> None:
+        self.closed = True

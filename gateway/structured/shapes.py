@@ -27,22 +27,19 @@ INLINE_CHARACTERS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of holding a finished text against its schema. `checked` are the keywords that decoding did not enforce.
+    """What came of holding a finished text against its schema. `checked` are the keywords that decoding did not enforce."""
 
-    `problems` is None if it would have taken too long to find out.
-    """
-
-    problems: tuple[Problem, ...] | None
+    problems: tuple[Problem, ...]
     checked: tuple[Verdict, ...]
 
     @property
-    def valid(self) -> bool | None:
-        return None if self.problems is None else not self.problems
+    def valid(self) -> bool:
+        return not self.problems
 
     @property
-    def broken(self) -> Problem | None:
-        """Everything was enforced, and this is wrong all the same: a bug of ours, never to be returned as success."""
-        return self.problems[0] if self.problems and not self.checked else None
+    def broken(self) -> bool:
+        """Everything was enforced, and the text is wrong all the same: a bug of ours, never to be returned as success."""
+        return bool(self.problems) and not self.checked
 
     def report(self) -> dict[str, object] | None:
         """`schema_check` of a choice; None if nothing was left to be checked."""
@@ -53,7 +50,7 @@ class Outcome:
             "checked": [verdict.path for verdict in self.checked],
             "problems": [
                 {"path": problem.path, "keyword": problem.keyword, "message": problem.message}
-                for problem in self.problems or ()
+                for problem in self.problems
             ],
         }
 
@@ -79,13 +76,10 @@ class AnswerShape:
         audited = self.audited
         if audited is None:
             return Outcome((), ())
-        try:
-            if len(text) <= INLINE_CHARACTERS:
-                problems = audited.validator.problems(text)
-            else:
-                problems = await self.threads.run(lambda: audited.validator.problems(text))
-        except TooComplex:
-            return Outcome(None, audited.contract.checked)
+        if len(text) <= INLINE_CHARACTERS:
+            problems = audited.validator.problems(text)
+        else:
+            problems = await self.threads.run(lambda: audited.validator.problems(text))
         return Outcome(problems, audited.contract.checked)
 
 

@@ -4,20 +4,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from engine import channel as channel_module
 from engine.assemble import assemble
 from engine.channel import Channel
 from engine.config import EngineConfig, HashModelConfig
-from engine.hash_model import reference
+from engine.hash_model import IM_END, reference
 from engine.heartbeat import Phase, Progress
 from engine.loop import EngineLoop
 from engine.request import (
     Abort,
     AskState,
+    CheckGrammar,
     EngineInfo,
     Flush,
     GenerationRequest,
+    GrammarReport,
     RequestStarted,
     SamplingParams,
     SequenceDelta,
@@ -30,6 +33,8 @@ from engine.request import (
     ToClient,
     ToEngine,
 )
+from grammar.spec import Lark
+from tests.fakes import FakeCompiler
 
 CONFIG = EngineConfig(hash_model=HashModelConfig(), test_mode=True)
 
@@ -40,6 +45,8 @@ class Client:
     def __init__(self, path: Path, config: EngineConfig) -> None:
         self.channel = Channel.bind(path)
         self.progress = Progress()
+        self.compiler = FakeCompiler()
+        self.ready: list[str] = []
         self.tokens: dict[str, list[int]] = {}
         self.ended: dict[str, str] = {}
         self.started: list[RequestStarted] = []
@@ -54,12 +61,19 @@ class Client:
     def _serve(self) -> None:
         channel = Channel.connect(self._path)
         channel.send(StartFailed("hello", permanent=False))
-        EngineLoop(assemble(self._config), channel, self.progress).run()
+        engine = assemble(self._config, compiler=self.compiler.start)
+        EngineLoop(engine, channel, self.progress).run()
+        engine.close()
         channel.close()
 
     def say(self, *messages: ToEngine) -> None:
         for message in messages:
             assert self.channel.send(message)
+
+    def read_some(self) -> list[ToClient]:
+        """What has arrived, after a short wait."""
+        waited = iter((False, True))
+        return self.read(lambda: next(waited))
 
     def read(self, until: Callable[[], bool], seconds: float = 10) -> list[ToClient]:
         messages: list[ToClient] = []
@@ -77,6 +91,7 @@ class Client:
         if isinstance(message, StepOutput):
             self.frames += 1
             self.started += message.started
+            self.ready += [ready.request_id for ready in message.ready]
             for delta in message.deltas:
                 self._note_delta(delta)
             for failed in message.failed:
@@ -218,3 +233,73 @@ def test_an_answer_too_large_for_a_frame_fails_alone(client: Client, monkeypatch
     assert set(client.ended.values()) == {"length"}
     for one in small:
         assert client.tokens[one.request_id] == reference(one.prompt, one.sampling)
+
+
+# ---- grammars --------------------------------------------------------------------------------------------------------
+
+
+def constrained(name: str, grammar: str = "3") -> GenerationRequest:
+    sampling = SamplingParams(max_tokens=20, stop_token_ids=(IM_END,))
+    return GenerationRequest(request_id=name, prompt=[1, 2, 3], sampling=sampling, grammar=Lark(grammar))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.001)
+
+
+def test_an_idle_loop_sleeps_while_a_grammar_compiles_and_wakes_when_it_is_done(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float | None] = []
+    wait = Channel.wait
+
+    def counted(
+        channel: Channel[ToClient, ToEngine], timeout: float | None, other: int | None = None
+    ) -> None:
+        if other is not None:  # the engine's
+            waits.append(timeout)
+        wait(channel, timeout, other)
+
+    monkeypatch.setattr(Channel, "wait", counted)
+    client.say(Submit(constrained("a")))
+    until(lambda: bool(client.compiler.pending))
+    time.sleep(0.1)
+    assert 0 < len(waits) < 4
+    assert waits[-1] is None
+    client.compiler.finish()
+    client.read(lambda: "a" in client.ended)
+    assert client.ready == ["a"]
+    assert client.tokens["a"]
+
+
+def test_a_deadline_passes_while_a_grammar_compiles(client: Client) -> None:
+    client.say(Submit(structs.replace(constrained("a"), deadline=0.1)))
+    client.read(lambda: bool(client.ended), seconds=2)
+    assert client.ended == {"a": "deadline"}
+    client.compiler.finish()
+    assert client.state().counters.grammars.compiling == 0
+
+
+def test_an_abort_and_the_end_do_not_wait_for_a_compilation(tmp_path: Path) -> None:
+    client = Client(tmp_path / "s", CONFIG)
+    client.say(Submit(constrained("a")), Submit(constrained("b")))
+    until(lambda: len(client.compiler.pending) == 2)
+    client.say(Abort(("a",)))
+    client.read(lambda: bool(client.ended))
+    assert client.ended == {"a": "abort"}
+    client.end()
+    assert client.compiler.closed
+    client.compiler.finish()
+
+
+def test_a_grammar_is_checked_between_other_things(client: Client) -> None:
+    client.say(CheckGrammar(8, Lark("3")), CheckGrammar(9, Lark("none")), Submit(request("free")))
+    until(lambda: len(client.compiler.pending) == 2)
+    client.compiler.finish()
+    reports: list[GrammarReport] = []
+    while len(reports) < 2 or "free" not in client.ended:
+        reports += [message for message in client.read_some() if isinstance(message, GrammarReport)]
+    assert [(report.query_id, report.kind) for report in reports] == [(8, None), (9, "bad_grammar")]

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Tokens
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 from cache.prefix_cache import Cursor, Match, PrefixCache
 from cache.radix import Node
-from engine.batch import PageCopy, Plan, PlannedRow
+from engine.batch import Masks, PageCopy, Plan, PlannedRow, RowResult, StepResult
 from engine.group import Group, Member
+from engine.masks import Mask, StepMasks
+from engine.matchers import Matchers, Place
 from engine.page_tables import PageTables
 from engine.request import FailureKind, FinishReason, GenerationRequest, TokenLogprob
 from engine.scheduler import Scheduler
-from engine.sequence import Status
+from engine.sequence import Sequence, Status
 from engine.single_flight import SingleFlight
 from engine.waiting import WaitingQueue
+from grammar.matcher import Matcher
 
 from .world import Parts
 
@@ -36,7 +41,7 @@ class EvictsReferenced(PrefixCache):
     def _evictable(self, node: Node) -> bool:
         return node.parent is not None and not node.keys
 
-    def match(self, cursor: Cursor, tokens: Sequence[int]) -> Match:
+    def match(self, cursor: Cursor, tokens: Tokens[int]) -> Match:
         match = super().match(cursor, tokens)
         for page in match.pages[-1:]:
             node = self._node_of[page]
@@ -53,16 +58,14 @@ class EvictsReferenced(PrefixCache):
 class PublishesEarly(PrefixCache):
     """Pages are findable before they are computed."""
 
-    def publish(self, cursor: Cursor, tokens: Sequence[int], pages: Sequence[int], computed: int) -> None:
+    def publish(self, cursor: Cursor, tokens: Tokens[int], pages: Tokens[int], computed: int) -> None:
         super().publish(cursor, tokens, pages, min(len(tokens), len(pages) * self.page_size))
 
 
 class PublishesTailTooLong(PrefixCache):
     """The tail of an ended sequence claims its last token, which was never forwarded."""
 
-    def publish_tail(
-        self, cursor: Cursor, tokens: Sequence[int], pages: Sequence[int], computed: int
-    ) -> None:
+    def publish_tail(self, cursor: Cursor, tokens: Tokens[int], pages: Tokens[int], computed: int) -> None:
         longer = min(computed + 1, len(tokens), len(pages) * self.page_size)
         super().publish_tail(cursor, tokens, pages, longer)
 
@@ -98,7 +101,7 @@ class AbortsFirstChoiceOnly(Scheduler):
 class MatchesOneTooMany(PrefixCache):
     """A partial match is taken for a token longer than it is."""
 
-    def match(self, cursor: Cursor, tokens: Sequence[int]) -> Match:
+    def match(self, cursor: Cursor, tokens: Tokens[int]) -> Match:
         match = super().match(cursor, tokens)
         longer = match.tail_tokens + 1
         if match.tail is None or longer >= self.page_size or match.tokens(self.page_size) + 2 > len(tokens):
@@ -109,7 +112,7 @@ class MatchesOneTooMany(PrefixCache):
 class MatchesWholePrompt(PrefixCache):
     """A match may cover the last token, which leaves nothing to compute."""
 
-    def match(self, cursor: Cursor, tokens: Sequence[int]) -> Match:
+    def match(self, cursor: Cursor, tokens: Tokens[int]) -> Match:
         return super().match(cursor, [*tokens, -1])
 
 
@@ -293,11 +296,144 @@ class PageShort(Scheduler):
 class NeverForgets(Scheduler):
     """A tenant whose requests have ended stays known."""
 
-    def submit(self, request: GenerationRequest) -> None:
-        super().submit(request)
-        group = self._groups.get(request.request_id)
-        if group is not None:
-            group.tenant.groups += 1
+    def submit(self, request: GenerationRequest, *, held: bool = False) -> bool:
+        taken = super().submit(request, held=held)
+        if taken:
+            self._groups[request.request_id].tenant.groups += 1
+        return taken
+
+
+class ForcesBeyondTheLimit(Scheduler):
+    """Forced tokens are appended whether there is room for them or not."""
+
+    def _append_forced(self, member: Member, forced: tuple[int, ...]) -> FinishReason | None:
+        member.tokens += forced
+        self._totals.forced_tokens += len(forced)
+        return "length" if len(member.tokens) >= member.limit else None
+
+
+class ForcesPastTheEnd(Scheduler):
+    """A forced end token does not end the sequence."""
+
+    def _append_forced(self, member: Member, forced: tuple[int, ...]) -> FinishReason | None:
+        finish = super()._append_forced(member, forced)
+        return None if finish == "stop" else finish
+
+
+class TakesForcedForComputed(Scheduler):
+    """Forced tokens count as computed, although no step has seen them."""
+
+    def _append_forced(self, member: Member, forced: tuple[int, ...]) -> FinishReason | None:
+        finish = super()._append_forced(member, forced)
+        member.computed = len(member.tokens) - 1
+        return finish
+
+
+class GrowsByOnePage(PageTables):
+    """Whatever was forced, a sequence gets one page."""
+
+    def grow(self, member: Member) -> bool:
+        pages = self._cache.allocate(1)
+        member.pages += pages or []
+        return pages is not None
+
+
+class KeepsPostponedPosition(Scheduler):
+    """A row that was not sampled counts as done all the same."""
+
+    def commit(self, plan: Plan, result: StepResult) -> None:
+        postponed = {row.sequence.uid for row, r in zip(plan.rows, result.rows, strict=True) if r.postponed}
+        super().commit(plan, result)
+        for uid in postponed & self._running.keys():
+            self._running[uid].computed += 1
+
+
+class ForgetsHeld(Scheduler):
+    """Who is aborted while held still counts."""
+
+    def _leave_group(self, member: Member) -> None:
+        self._held_back += member.group.held
+        super()._leave_group(member)
+
+
+class QueuesHeld(Scheduler):
+    """A held request is queued at once."""
+
+    def submit(self, request: GenerationRequest, *, held: bool = False) -> bool:
+        return super().submit(request) and (not held or request.request_id in self._groups)
+
+
+class AcceptsTwice(Matchers):
+    """A token is accepted in each attempt at a step."""
+
+    def advance(self, plan: Plan, result: StepResult) -> StepResult:
+        super().advance(plan, result)
+        return super().advance(plan, result)
+
+
+class ReplaysNothing(Matchers):
+    """After a preemption a grammar begins anew."""
+
+    def _mask(self, sequence: Sequence) -> Mask:
+        return super()._mask(replace(sequence, tokens=sequence.tokens[: sequence.prompt_len]))
+
+
+class MasksTheNextRow(Matchers):
+    """Each row gets the mask of another."""
+
+    def start(self, plan: Plan) -> Masks:
+        masks = super().start(plan)
+        if isinstance(masks, StepMasks):
+            uids = list(masks._masks)
+            masks._masks = dict(zip(uids[1:] + uids[:1], masks._masks.values(), strict=True))
+        return masks
+
+
+class MasksEverybody(Matchers):
+    """A free row gets the mask of a constrained one."""
+
+    def start(self, plan: Plan) -> Masks:
+        masks = super().start(plan)
+        if isinstance(masks, StepMasks):
+            mask = next(iter(masks._masks.values()))
+            masks._masks = {row.sequence.uid: mask for row in plan.rows} | dict(masks._masks)
+        return masks
+
+
+class DoesNotWait(Matchers):
+    """A mask is used before it is filled."""
+
+    def start(self, plan: Plan) -> Masks:
+        masks = super().start(plan)
+        if isinstance(masks, StepMasks):
+            ready: Future[None] = Future()
+            ready.set_result(None)
+            masks._masks = {uid: replace(mask, filling=ready) for uid, mask in masks._masks.items()}
+        return masks
+
+
+class MasksOnce(Matchers):
+    """The mask of a sequence's first token stays."""
+
+    def _advance(self, place: Place, sequence: Sequence, outcome: RowResult) -> RowResult:
+        filling = place.filling
+        advanced = super()._advance(place, sequence, outcome)
+        place.filling = filling
+        return advanced
+
+
+class ForcesUnaccepted(Matchers):
+    """Forced tokens are appended, but the grammar does not follow."""
+
+    def _force(self, matcher: Matcher, sequence: Sequence) -> tuple[int, ...]:
+        return matcher.forced()
+
+
+class FollowsForEver(Matchers):
+    """Whose request ended keeps its grammar."""
+
+    def forget(self, request_id: str) -> None:
+        pass
 
 
 def with_tables(tables: type[PageTables]) -> Callable[..., Scheduler]:
@@ -334,7 +470,20 @@ MUTANTS: dict[str, Callable[[], Parts]] = {
     "LosesFollowers": lambda: Parts(scheduler=with_single_flight(LosesFollowers)),
     **{
         cls.__name__: (lambda cls=cls: Parts(scheduler=with_tables(cls)))
-        for cls in (WritesToSharedTail, ForgetsCopies, DropsCopySourceEarly)
+        for cls in (WritesToSharedTail, ForgetsCopies, DropsCopySourceEarly, GrowsByOnePage)
+    },
+    **{
+        cls.__name__: (lambda cls=cls: Parts(matchers=cls))
+        for cls in (
+            AcceptsTwice,
+            ReplaysNothing,
+            MasksTheNextRow,
+            MasksEverybody,
+            DoesNotWait,
+            MasksOnce,
+            ForcesUnaccepted,
+            FollowsForEver,
+        )
     },
     **{
         cls.__name__: (lambda cls=cls: Parts(scheduler=cls))
@@ -356,6 +505,12 @@ MUTANTS: dict[str, Callable[[], Parts]] = {
             CountsPromptPerChoice,
             PageShort,
             NeverForgets,
+            ForcesBeyondTheLimit,
+            ForcesPastTheEnd,
+            TakesForcedForComputed,
+            KeepsPostponedPosition,
+            ForgetsHeld,
+            QueuesHeld,
         )
     },
     **{

@@ -10,15 +10,27 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from typing import Any
+
+from msgspec import structs
 
 from cache.prefix_cache import PrefixCache
 from engine.batch import Plan, RowResult, StepResult
-from engine.hash_model import IM_END, reference
+from engine.hash_model import END_OF_TEXT, IM_END, SPECIALS, reference
+from engine.matchers import Matchers
 from engine.request import GenerationRequest, SamplingParams
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence, Status
-from tests.fakes import ManualClock, WordRunner
+from grammar.errors import DeadEnd
+from grammar.spec import Lark
+from grammar.vocabulary import byte_vocabulary
+from tests.fakes import DiceGrammar, ManualClock, WordRunner
+
+OUR_MISTAKES = ("the model gave no token", "the engine failed while following the grammar")
+
+BYTES = byte_vocabulary(259, SPECIALS)
 
 Choice = tuple[str, int]
 Place = tuple[int, int]  # by arrival: the request, then the choice
@@ -29,13 +41,14 @@ class Parts:
     """What a run is built from. A planted bug replaces one of them."""
 
     scheduler: Callable[..., Scheduler] = Scheduler
+    matchers: Callable[..., Matchers] = Matchers
     cache: Callable[..., PrefixCache] = PrefixCache
     root_key: Callable[[bytes, bytes], bytes] = lambda namespace, adapter: namespace + b"/" + adapter
 
 
 @dataclass(slots=True)
 class _Client:
-    """What one request's client has seen and may expect."""
+    """What one request's client has seen and may expect; in a grammar with a dead end, only up to there."""
 
     request: GenerationRequest
     order: int
@@ -43,6 +56,7 @@ class _Client:
     expected: list[list[int]]
     got: list[list[int]]
     open: set[int]
+    dead_end: bool
     started: bool = False
 
 
@@ -56,6 +70,7 @@ class Report:
 @dataclass(slots=True)
 class _Tally:
     generated: int = 0
+    forced: int = 0
     computed: int = 0
     prompt: int = 0
     cached: int = 0
@@ -87,6 +102,12 @@ class Simulation:
         self.patience = self.scheduler._waiting.patience = draw.randrange(2, 6)
         self.passed: Counter[Place] = Counter()
         self.runner = WordRunner(self.pages, self.page_size)
+        self.threads = _Threads(draw)
+        self.matchers = self.parts.matchers(
+            self.threads, BYTES, forces=draw.random() < 0.8, clock=self.clock, shortest_wait=0.0
+        )
+        self.held: list[str] = []
+        self.grammars: dict[str, DiceGrammar] = {}
         self.bases = [[draw.randrange(3) for _ in range(40)] for _ in range(3)]
         self.clients: dict[str, _Client] = {}
         self.admitted: dict[Choice, Sequence] = {}
@@ -129,12 +150,20 @@ class Simulation:
             self.clock.now += self.random.choice((-3600, 3600, 20))
         elif dice < 0.275:
             self._fail_one()
+        elif dice < 0.3:
+            self._release()
+        elif dice < 0.32:
+            self.threads.work()
         else:
             self._step(self.random.random())
         self._hear()
 
     def _drain(self) -> None:
         self.cache.pool.deny(0)
+        self.threads.busy = 0.0
+        self.threads.work()
+        while self.held:
+            self._release()
         work = sum(len(c.request.prompt) + self.max_length for c in self.clients.values() for _ in c.open)
         for _ in range(4 * work + 100):
             if not self.scheduler.has_work:
@@ -150,6 +179,8 @@ class Simulation:
         self.scheduler.flush()
         assert self.cache.pool.free == self.pages, "not everything came back"
         assert self.cache.survey().namespaces == 0, "an empty namespace stayed"
+        assert not self.matchers._grammars, "a grammar is kept for nobody"
+        assert not self.matchers._places, "a matcher is kept for nobody"
 
     # ---- operations --------------------------------------------------------------------------------------------------
 
@@ -167,6 +198,10 @@ class Simulation:
             min_tokens=draw.choice((0, 0, 3)),
             prompt_logprobs=draw.choice((None, None, None, 0)),
         )
+        grammar = None
+        if draw.random() < 0.4:
+            grammar = DiceGrammar(draw.randrange(1000), dead_ends=draw.random() < 0.1)
+            sampling = structs.replace(sampling, min_tokens=0, stop_token_ids=(IM_END, END_OF_TEXT))
         self.submitted += 1
         request = GenerationRequest(
             request_id=f"r{self.submitted}",
@@ -179,21 +214,31 @@ class Simulation:
             priority=draw.choice((0, 0, 0, 1)),
             deadline=draw.choice((None, None, None, 3.0)),
             use_cache=draw.random() < 0.95,
+            grammar=None if grammar is None else Lark(str(grammar.seed)),
         )
         limit = min(self.max_length, self.pages * self.page_size)
         fits = len(prompt) + min(1, sampling.max_tokens) <= limit
+        expected = [_reference(request, i, limit, grammar) if fits else ([], False) for i in range(request.n)]
         self.clients[request.request_id] = _Client(
             request,
             self.submitted,
             None if request.deadline is None else self.clock.now + request.deadline,
-            [
-                reference(prompt, sampling, i, request.adapter, limit) if fits else []
-                for i in range(request.n)
-            ],
+            [tokens for tokens, _ in expected],
             [[] for _ in range(request.n)],
             set(range(request.n)),
+            any(dead_end for _, dead_end in expected),
         )
-        self.scheduler.submit(request)
+        if self.scheduler.submit(request, held=grammar is not None) and grammar is not None:
+            self.grammars[request.request_id] = grammar
+            self.held.append(request.request_id)
+
+    def _release(self) -> None:
+        """A grammar is compiled, maybe for somebody who has gone."""
+        if self.held:
+            request_id = self.held.pop(self.random.randrange(len(self.held)))
+            grammar = self.grammars.pop(request_id)
+            if self.scheduler.release(request_id):
+                self.matchers.follow(request_id, grammar)
 
     def _abort(self) -> None:
         client = self._any_client()
@@ -222,6 +267,8 @@ class Simulation:
         if self.plan is None:
             self._plan()
         elif dice < 0.02:
+            if self.random.random() < 0.5:
+                self._run(self.plan)  # it is the commit that broke
             self.runner.garble(self.plan)
             concerned = {row.sequence.request.request_id for row in self.plan.rows}
             alive = {name for name in self.clients if self.clients[name].open}
@@ -231,11 +278,19 @@ class Simulation:
             assert failed <= concerned, "a failed step took requests along that had no part in it"
         else:
             plan = self._landed()
-            result = self.runner.run(plan)
+            result = self._run(plan, twice=dice < 0.1)
             if dice < 0.05:
                 result = self._spoil(plan, result)
             self.scheduler.commit(plan, result)
             self.tally.computed += plan.tokens
+
+    def _run(self, plan: Plan, *, twice: bool = False) -> StepResult:
+        """As an engine does, who runs a step again if the first attempt raised."""
+        masks = self.matchers.start(plan)
+        if twice:
+            self.runner.run(plan, masks)
+            self.runner.garble(plan)
+        return self.matchers.advance(plan, self.runner.run(plan, masks))
 
     def _spoil(self, plan: Plan, result: StepResult) -> StepResult:
         """One row comes out as NaN, and so does what it wrote."""
@@ -307,6 +362,7 @@ class Simulation:
             got = client.got[delta.index]
             got += delta.tokens
             self.tally.generated += len(delta.tokens)
+            self.tally.forced += max(len(delta.tokens) - 1, 0)
             expected = client.expected[delta.index]
             assert got == expected[: len(got)], (
                 f"{delta.request_id}[{delta.index}] differs from the reference"
@@ -320,7 +376,13 @@ class Simulation:
         for failed in events.failed:
             client = self.clients[failed.request_id]
             assert client.open, "a failure after the end"
+            assert client.dead_end or failed.kind != "bad_grammar", f"no dead end: {failed.message}"
+            assert failed.message not in OUR_MISTAKES, failed.message
             client.open.clear()
+        ended = {event.request_id for event in (*events.deltas, *events.failed)}
+        for request_id in ended:
+            if not self.scheduler.serves(request_id):
+                self.matchers.forget(request_id)
         if events.started or events.deltas or events.failed:
             self._log(events.started, events.deltas, events.failed)
 
@@ -358,6 +420,7 @@ class Simulation:
         assert counters.running + counters.waiting == open_choices, "a choice is lost or counted twice"
         assert counters.running == len(self.running)
         assert counters.generated_tokens == tally.generated
+        assert counters.forced_tokens == tally.forced
         assert counters.computed_tokens == tally.computed
         assert counters.prompt_tokens == tally.prompt
         assert counters.cached_tokens == tally.cached
@@ -400,6 +463,57 @@ class Simulation:
 
     def _log(self, *what: object) -> None:
         self.log.update(repr(what).encode())
+
+
+class _Threads(Executor):
+    """Fills masks at once, or, when it is `busy`, at some later time."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self._random = draw
+        self._waiting: list[Callable[[], None]] = []
+        self.busy = 0.1
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except Exception as error:  # noqa: BLE001 - as a pool of threads does
+                future.set_exception(error)
+
+        if self._random.random() < self.busy:
+            self._waiting.append(run)
+        else:
+            run()
+        return future
+
+    def work(self) -> None:
+        while self._waiting:
+            self._waiting.pop()()
+
+
+def _reference(
+    request: GenerationRequest, index: int, limit: int, grammar: DiceGrammar | None
+) -> tuple[list[int], bool]:
+    """The tokens of a choice; and whether they end where its grammar leads nowhere."""
+    if grammar is None:
+        return reference(request.prompt, request.sampling, index, request.adapter, limit), False
+    told: list[list[int]] = []
+
+    def allowed(tokens: list[int]) -> int:
+        told.append(tokens)
+        bits = grammar.allowed(tokens, request.sampling.stop_token_ids)
+        if not bits:
+            raise DeadEnd
+        return bits
+
+    try:
+        return reference(
+            request.prompt, request.sampling, index, request.adapter, limit, allowed=allowed
+        ), False
+    except DeadEnd:
+        return told[-1], True
 
 
 def _line(sequence: Sequence) -> tuple[str, int]:
