@@ -152,9 +152,7 @@ def _try_again(error: QueueFull | EngineUnavailable) -> Overloaded:
 
 def _failed(error: RequestFailure) -> ApiError:
     if isinstance(error, GrammarRefused):
-        return InvalidRequest(
-            str(error), code="grammar_too_complex" if error.too_complex else "invalid_grammar"
-        )
+        return _grammar_refused(error)
     if isinstance(error, DeadlineExceeded):
         # The client's own limit is up: a retry by its library would only add to the load that caused this.
         return ApiError(
@@ -171,6 +169,12 @@ def _failed(error: RequestFailure) -> ApiError:
     if isinstance(error, EngineDied):
         return Overloaded(str(error), code="engine_restarting", retry_after=RETRY_AFTER_DEATH)
     return ApiError(500, str(error), type_="server_error", code="engine_error")
+
+
+def _grammar_refused(error: GrammarRefused) -> ApiError:
+    if error.too_complex:
+        return InvalidRequest(str(error), code="grammar_too_complex")
+    return InvalidRequest(str(error), code="invalid_grammar")
 
 
 def _routing(error: web.HTTPException) -> ApiError:
