@@ -35,7 +35,7 @@ from .text_threads import TextThreads
 from .tokenizer import Tokenizer
 from .tools.family import Family
 from .tools.offer import Offers
-from .tools.render import example_call
+from .tools.spelling import call_writer, example_call
 from .version import VERSION
 
 DESK = web.AppKey("desk", Desk)
@@ -59,6 +59,9 @@ def create_app(
 
     `family` is the format of the model's replies; None is told from the template. `contexts` are run around it, in order, before its own: starting and stopping the engine is the caller's business.
     """
+    family = family or reply_format(template)
+    if template is not None:
+        template = template.writing(call_writer(family))
     model = TextModel(served, tokenizer, template)
     lifecycle = Lifecycle()
     metrics = Metrics(model.id, engine)
@@ -66,7 +69,6 @@ def create_app(
     threads = TextThreads()
     prompts = Prompts(model, threads)
     shapes = Shapes(threads, metrics)
-    family = family or reply_format(None if template is None else template.source)
     offers = Offers(shapes, example_call(family))
     replies = Replies(family, tokenizer.specials.ids.keys(), threads)
     answerer = Answerer(desk, threads, http, limits)

@@ -5,6 +5,7 @@ The prompt has exactly the special tokens that the template writes: none that a 
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from typing import Any
 
 import orjson
 
-from .message_adapter import Abilities, MessageAdapter
+from .message_adapter import Abilities, CallWriter, MessageAdapter
 from .special_tokens import SpecialTokens
 from .template_sandbox import MAX_OUTPUT, Clock, Message, TemplateError, TemplateSandbox
 from .tokenizer import Tokenizer
+from .tools.families import DEFAULT
+from .tools.spelling import call_writer
 
 __all__ = ["ChatTemplate", "Message", "TemplateError", "ToolPrompt"]
 
@@ -55,7 +58,7 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._specials = tokenizer.specials
         self._sandbox = TemplateSandbox(source, tokenizer.special_names, clock=clock, max_output=max_output)
-        self._adapter = MessageAdapter(self._sandbox)
+        self._adapter = MessageAdapter(self._sandbox, call_writer(DEFAULT))
 
     @classmethod
     def load(cls, model_dir: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
@@ -67,6 +70,12 @@ class ChatTemplate:
     def hash(cls, tokenizer: Tokenizer) -> ChatTemplate:
         """ChatML, for the hash model."""
         return cls(_CHATML, tokenizer)
+
+    def writing(self, write_calls: CallWriter) -> ChatTemplate:
+        """The same for a model that writes calls so. Matters where the template has no way to show them."""
+        twin = copy.copy(self)
+        twin._adapter = self._adapter.writing(write_calls)
+        return twin
 
     @property
     def source(self) -> str:

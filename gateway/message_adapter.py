@@ -8,22 +8,26 @@ looked for in its source, because a template that writes any role's name would s
 * System messages are joined by a blank line into one at the start where the template takes none elsewhere, and into the
   first user message where it takes none at all.
 * JSON strings of call arguments become objects, which is what templates expect.
-* For a template without tools a call is `<tool_call>`, a line of JSON with name and arguments, `</tool_call>` at the end
-  of the assistant's text, and a run of results is a user message of `<tool_response>` blocks.
+* For a template without tools the calls of a message are text at its end, in the form that the model is to write them,
+  and a run of results is a user message of `<tool_response>` blocks.
 * Tools that a template has no place for are described at the end of the system message.
 * Where a template takes no other ids of calls than nine letters and digits, they become such.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .template_sandbox import Message, TemplateError, TemplateSandbox, to_json
+from .template_sandbox import Message, TemplateError, TemplateSandbox
+
+CallWriter = Callable[[Sequence[tuple[str, Any]]], str]
+"""The text of a run of calls, each a name and arguments: an object, or what was no JSON."""
 
 _ROLES = {"system", "developer", "user", "assistant", "tool"}
 
@@ -51,8 +55,15 @@ class Abilities:
 class MessageAdapter:
     """Immutable."""
 
-    def __init__(self, sandbox: TemplateSandbox) -> None:
+    def __init__(self, sandbox: TemplateSandbox, write_calls: CallWriter) -> None:
         self.can = _probe(sandbox)
+        self._write_calls = write_calls
+
+    def writing(self, write_calls: CallWriter) -> MessageAdapter:
+        """The same with calls written so where the template cannot."""
+        twin = copy.copy(self)
+        twin._write_calls = write_calls
+        return twin
 
     def adapt(self, messages: Sequence[Message], tools: str = "") -> list[Message]:
         """New messages; the given ones are not changed. `tools` describes them to a template that has no place for them.
@@ -63,7 +74,7 @@ class MessageAdapter:
             raise TemplateError("there are no messages")
         adapted = [self._normal(message) for message in messages]
         if not self.can.calls:
-            adapted = list(_without_calls(adapted))
+            adapted = list(self._without_calls(adapted))
         elif not self.can.long_ids:
             adapted = [_with_short_ids(message) for message in adapted]
         if tools:
@@ -83,6 +94,25 @@ class MessageAdapter:
         if calls := normal.pop("tool_calls", None):
             normal["tool_calls"] = [_with_object_arguments(call) for call in calls]
         return normal
+
+    def _without_calls(self, messages: Iterable[Message]) -> Iterator[Message]:
+        results: list[str] = []
+        for message in messages:
+            if message["role"] == "tool":
+                results.append(f"<tool_response>\n{message['content']}\n</tool_response>")
+                continue
+            if results:
+                yield _say("user", "\n".join(results))
+                results = []
+            yield self._with_calls_as_text(message) if "tool_calls" in message else message
+        if results:
+            yield _say("user", "\n".join(results))
+
+    def _with_calls_as_text(self, message: Message) -> Message:
+        functions = [call["function"] for call in message["tool_calls"]]
+        calls = self._write_calls([(function["name"], function["arguments"]) for function in functions])
+        content = f"{message['content']}\n{calls}" if message["content"] else calls
+        return {key: value for key, value in message.items() if key != "tool_calls"} | {"content": content}
 
 
 def _probe(sandbox: TemplateSandbox) -> Abilities:
@@ -212,32 +242,6 @@ def _with_tools(messages: Sequence[Message], tools: str) -> list[Message]:
         return [_say("system", tools), *messages]
     first = messages[0]
     return [{**first, "content": f"{first['content']}\n\n{tools}"}, *messages[1:]]
-
-
-def _without_calls(messages: Iterable[Message]) -> Iterator[Message]:
-    results: list[str] = []
-    for message in messages:
-        if message["role"] == "tool":
-            results.append(f"<tool_response>\n{message['content']}\n</tool_response>")
-            continue
-        if results:
-            yield _say("user", "\n".join(results))
-            results = []
-        yield _calls_as_text(message)
-    if results:
-        yield _say("user", "\n".join(results))
-
-
-def _calls_as_text(message: Message) -> Message:
-    calls = [
-        to_json({"name": call["function"]["name"], "arguments": call["function"]["arguments"]})
-        for call in message.get("tool_calls", ())
-    ]
-    text = [message["content"]] if message["content"] or not calls else []
-    text += [f"<tool_call>\n{call}\n</tool_call>" for call in calls]
-    return {key: value for key, value in message.items() if key != "tool_calls"} | {
-        "content": "\n".join(text)
-    }
 
 
 def _gather_system(messages: Sequence[Message], *, own_message: bool) -> list[Message]:

@@ -5,43 +5,54 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from .chat_template import ChatTemplate
 from .reasoning import REASONING_FORMATS, detect_reasoning
 from .tools.families import DEFAULT, FAMILIES, detect
 from .tools.family import Family
+from .tools.spelling import can_spell
 
 
 class UnknownFormat(ValueError):
     """`str(error)` is one line for the operator."""
 
 
-def reply_format(template: str | None, *, tools: str = "auto", reasoning: str = "auto") -> Family:
+def reply_format(template: ChatTemplate | None, *, tools: str = "auto", reasoning: str = "auto") -> Family:
     """The family of a model with this template, None for one that has none; names of formats overrule it.
 
     Raises UnknownFormat.
     """
-    return _with_thoughts(_family(template or "", tools), template or "", reasoning)
+    source = "" if template is None else template.source
+    described = template is None or not template.can.tools
+    return _with_thoughts(_family(source, tools, described=described), source, reasoning)
 
 
-def _family(template: str, name: str) -> Family:
+def _family(source: str, name: str, *, described: bool) -> Family:
+    """`described`: the template has no place for tools, so we tell of them and of the format of calls."""
     if name == "auto":
-        return detect(template) or DEFAULT
+        found = detect(source) or DEFAULT
+        return DEFAULT if described and not can_spell(found) else found
     if name not in FAMILIES:
         raise UnknownFormat(f"there is no tool format '{name}': {_listed(FAMILIES)}")
+    if described and not can_spell(FAMILIES[name]):
+        told = [family.name for family in FAMILIES.values() if can_spell(family)]
+        raise UnknownFormat(
+            f"a model whose template takes no tools cannot be told of '{name}': {_listed(told)}"
+        )
     return FAMILIES[name]
 
 
-def _with_thoughts(family: Family, template: str, name: str) -> Family:
+def _with_thoughts(family: Family, source: str, name: str) -> Family:
     if name == "none":
         return replace(family, thoughts=None)
     if name == "auto":
-        marks = detect_reasoning(template)
+        marks = detect_reasoning(source)
         if marks is None:
             # where text is framed, thoughts are one of the frames, which no template need mention
             return family if family.framed else replace(family, thoughts=None)
     elif name in REASONING_FORMATS:
         marks = REASONING_FORMATS[name]
     else:
-        raise UnknownFormat(f"there is no reasoning format '{name}': {_listed(REASONING_FORMATS)}, none")
+        raise UnknownFormat(f"there is no reasoning format '{name}': {_listed([*REASONING_FORMATS, 'none'])}")
     return family.thinking(marks.open, marks.close)
 
 

@@ -96,9 +96,8 @@ def open_model(reference: str | None, models: ModelOptions, engine: EngineOption
 def _with_family(
     served: Served, tokenizer: Tokenizer, template: ChatTemplate | None, models: ModelOptions
 ) -> ServedModel:
-    source = None if template is None else template.source
     try:
-        family = reply_format(source, tools=models.tool_format, reasoning=models.reasoning_format)
+        family = reply_format(template, tools=models.tool_format, reasoning=models.reasoning_format)
     except UnknownFormat as error:
         raise StartError(str(error)) from None
     return ServedModel(served, tokenizer, template, family)

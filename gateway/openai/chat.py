@@ -268,12 +268,19 @@ class ChatWriter:
     def _parts(self, piece: Piece) -> bytes:
         """What is known of the piece's tokens comes with its first text, or else with its first chunk."""
         deltas = list(self._deltas[piece.index].write(piece.parts))
-        if piece.details and not deltas:
-            deltas = [{}]
-        bearer = next((delta for delta in deltas if "content" in delta), deltas[0] if deltas else None)
+        if not piece.details:
+            return b"".join([self._delta(delta, piece.index) for delta in deltas])
+        deltas = deltas or [{}]
+        bearer = next((delta for delta in deltas if "content" in delta), deltas[0])
         return b"".join(
             [self._detailed(delta, piece.index, piece.details if delta is bearer else ()) for delta in deltas]
         )
+
+    def _delta(self, delta: Delta, index: int) -> bytes:
+        text = delta.get("content")
+        if text is None:
+            return self._detailed(delta, index, ())
+        return self._text_opening[index] + orjson.dumps(text) + self._text_closing
 
     def _finish(self, piece: Piece) -> bytes:
         finish: dict[str, object] = {

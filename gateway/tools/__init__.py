@@ -4,6 +4,7 @@ definitions  what a tool is
 offer        what a request offers, checked and audited
 choice       `tool_choice` and `parallel_tool_calls`
 render       tools as a prompt shows them
+spelling     calls as a prompt shows them
 family       how the models of one family write a reply
 families     the families that are known
 arguments/   the styles in which arguments are written

@@ -15,8 +15,6 @@ from grammar.spec import Lark, Regex
 from ..chat_template import ToolPrompt
 from ..template_sandbox import to_json
 from .definitions import CustomTool, Tool
-from .family import Family
-from .structure import example
 
 CUSTOM_ARGUMENT = "input"
 """To a model a custom tool is a function with this one argument, a text."""
@@ -39,11 +37,6 @@ def tool_prompt(tools: Sequence[Tool], example: str) -> ToolPrompt:
     lines = "\n".join(to_json(entry) for entry in listed)
     # not by format: the names and descriptions may hold braces
     return ToolPrompt(listed, _TEXT.replace("{example}", example).replace("{tools}", lines))
-
-
-def example_call(family: Family) -> str:
-    """A call as the family writes it, with words in place of what differs."""
-    return example(family, "NAME", '{"PARAMETER": VALUE}')
 
 
 def custom_arguments(text: str) -> str:

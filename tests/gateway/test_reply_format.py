@@ -5,13 +5,23 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import StartError
+from gateway.chat_template import ChatTemplate
 from gateway.config import EngineOptions, ModelOptions
 from gateway.reply_format import UnknownFormat, reply_format
 from gateway.serve import HASH_MODEL, open_model
+from gateway.tokenizer import Tokenizer
 from gateway.tools.families import DEFAULT, FAMILIES
 from gateway.tools.shapes import marker_texts
+from gateway.tools.spelling import can_spell
 
 THINKS = "{{ message.content.split('</think>')[-1] }}"
+
+
+KNOWS_TOOLS = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{{ messages[0].content }}"
+
+
+def template(source: str) -> ChatTemplate:
+    return ChatTemplate(source, Tokenizer.hash())
 
 
 def marks(thoughts: object) -> tuple[str, ...]:
@@ -19,7 +29,7 @@ def marks(thoughts: object) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("template", "reasoning", "expected"),
+    ("source", "reasoning", "expected"),
     [
         (None, "auto", ()),
         ("{{ messages }}", "auto", ()),
@@ -29,14 +39,25 @@ def marks(thoughts: object) -> tuple[str, ...]:
         ("{{ messages }}", "think", ("<think>", "</think>")),
     ],
 )
-def test_the_marks_around_thoughts(template: str | None, reasoning: str, expected: tuple[str, ...]) -> None:
-    assert marks(reply_format(template, reasoning=reasoning).thoughts) == expected
+def test_the_marks_around_thoughts(source: str | None, reasoning: str, expected: tuple[str, ...]) -> None:
+    chat = None if source is None else template(source)
+    assert marks(reply_format(chat, reasoning=reasoning).thoughts) == expected
 
 
-def test_the_format_of_calls() -> None:
-    assert reply_format(None).name == DEFAULT.name
-    for name in FAMILIES:
-        assert reply_format("{{ messages }}", tools=name).name == name
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_format_of_calls(name: str) -> None:
+    assert reply_format(template(KNOWS_TOOLS), tools=name).name == name
+    if can_spell(FAMILIES[name]):
+        assert reply_format(template("{{ messages[0].content }}"), tools=name).name == name
+    else:
+        with pytest.raises(
+            UnknownFormat, match=r"takes no tools cannot be told of .*: choose auto, .*hermes"
+        ):
+            reply_format(template("{{ messages[0].content }}"), tools=name)
+
+
+def test_without_a_template_that_says_it_is_the_default() -> None:
+    assert reply_format(None).name == reply_format(template("{{ messages }}")).name == DEFAULT.name
 
 
 @pytest.mark.parametrize("field", ["tools", "reasoning"])
