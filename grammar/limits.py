@@ -59,6 +59,35 @@ MAX_TREE_BYTES = 1024 * 1024
 MAX_TREE_NODES = 10_000
 """Parts of a tree. A tool takes ten to thirty."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaLimits:
+    """The limits above, as far as normalising a schema changes what counts: it writes combinations out, again and again."""
+
+    depth: int = MAX_DEPTH
+    size: int = MAX_SCHEMA_BYTES
+    values: int = MAX_SCHEMA_VALUES
+    literals: int = MAX_LITERALS_BYTES
+    optional: int = MAX_OPTIONAL
+    required: int = MAX_REQUIRED
+    branches: int = MAX_BRANCHES
+    pattern: int = MAX_PATTERN_BYTES
+
+
+CLIENT = SchemaLimits()
+"""For a schema as somebody wrote it."""
+NORMALISED = SchemaLimits(
+    depth=96,  # llguidance reads 127
+    size=2 * MAX_SCHEMA_BYTES,
+    values=2 * MAX_SCHEMA_VALUES,
+    literals=4 * MAX_LITERALS_BYTES,
+    optional=2 * MAX_OPTIONAL,
+    required=2 * MAX_REQUIRED,
+    branches=2 * MAX_BRANCHES,
+    pattern=16 * MAX_PATTERN_BYTES,  # the names of declared properties, excluded from another pattern
+)
+"""For what normalising made of it. A schema of reasonable size may grow by so much; compiling it shows what that costs."""
+
 _INTEGERS = range(-(2**63), 2**64)
 """What JSON libraries and engines can hold."""
 _SCHEMA = frozenset(
@@ -80,21 +109,27 @@ _EXACT = decimal.Context(prec=40)
 
 def check_schema(schema: object) -> None:
     """Of a parsed JSON schema. Raises TooComplex, naming the place and the limit, or BadSchema if it is none at all."""
+    _check_schema(schema, CLIENT)
+
+
+def _check_schema(schema: object, limits: SchemaLimits) -> None:
     if not isinstance(schema, dict | bool):
         raise BadSchema("a schema is an object or a boolean")
-    _SchemaWalk().run(schema)
+    _SchemaWalk(limits).run(schema)
 
 
-def check_schema_text(text: str) -> None:
-    """The same for JSON text, of which not even the nesting is known."""
-    if len(text) > MAX_SCHEMA_BYTES or len(text.encode(errors="replace")) > MAX_SCHEMA_BYTES:
-        raise TooComplex(f"the schema has more than {MAX_SCHEMA_BYTES:,} bytes")
+def _check_normalised(text: str) -> None:
+    """Of JSON text, of which not even the nesting is known."""
+    if len(text) > NORMALISED.size or len(text.encode(errors="replace")) > NORMALISED.size:
+        raise TooComplex(
+            f"the schema has more than {NORMALISED.size:,} bytes with its combinations written out"
+        )
     _check_nesting(text)
     try:
         schema = json.loads(text)
     except ValueError as error:
         raise BadSchema(f"the schema is not JSON: {error}") from None
-    check_schema(schema)
+    _check_schema(schema, NORMALISED)
 
 
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|([\[{])|([\]}])', re.DOTALL)
@@ -105,8 +140,8 @@ def _check_nesting(text: str) -> None:
     for token in _BRACKETS.finditer(text):
         if token[1]:
             depth += 1
-            if depth > MAX_DEPTH:
-                raise TooComplex(f"the schema nests more than {MAX_DEPTH} levels deep")
+            if depth > NORMALISED.depth:
+                raise TooComplex(f"the schema nests more than {NORMALISED.depth} levels deep")
         elif token[2]:
             depth -= 1
 
@@ -135,7 +170,8 @@ _Child = tuple[tuple[str, ...], object, bool]
 class _SchemaWalk:
     """Every value of a schema, each looked at once, with what is summed up on the way."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: SchemaLimits) -> None:
+        self._limits = limits
         self._values = 0
         self._bytes = 0
         self._literals = 0
@@ -156,10 +192,10 @@ class _SchemaWalk:
                 children = (((str(index),), item, False) for index, item in enumerate(value))
             else:
                 continue
-            if value and depth >= MAX_DEPTH:
-                raise _passed(place, None, f"it nests more than {MAX_DEPTH} levels deep")
-            if self._values + len(waiting) + len(value) > MAX_SCHEMA_VALUES:
-                raise _passed(None, None, f"it has more than {MAX_SCHEMA_VALUES:,} values")
+            if value and depth >= self._limits.depth:
+                raise _passed(place, None, f"it nests more than {self._limits.depth} levels deep")
+            if self._values + len(waiting) + len(value) > self._limits.values:
+                raise _passed(None, None, f"it has more than {self._limits.values:,} values")
             waiting += [
                 (_Place(place, steps), child, depth + len(steps), is_child_schema)
                 for steps, child, is_child_schema in children
@@ -183,13 +219,13 @@ class _SchemaWalk:
         except UnicodeEncodeError:
             pointer = place.pointer()
             raise BadSchema(f"a text at {pointer or 'the root'} is not valid Unicode", path=pointer) from None
-        if self._bytes > MAX_SCHEMA_BYTES:
-            raise _passed(None, None, f"it has more than {MAX_SCHEMA_BYTES:,} bytes")
+        if self._bytes > self._limits.size:
+            raise _passed(None, None, f"it has more than {self._limits.size:,} bytes")
 
     def _check_keywords(self, place: _Place, schema: dict[str, Any]) -> None:
         for keyword in schema.keys() & _CHECKS.keys():
             try:
-                _CHECKS[keyword](schema[keyword])
+                _CHECKS[keyword](schema[keyword], self._limits)
             except _Passed as passed:
                 raise _passed(place, keyword, str(passed)) from None
         self._count_literals(place, schema)
@@ -202,19 +238,21 @@ class _SchemaWalk:
                 if longest > MAX_LITERAL_BYTES:
                     raise _passed(place, keyword, f"it has a text of more than {MAX_LITERAL_BYTES:,} bytes")
                 self._literals += total
-        if self._literals > MAX_LITERALS_BYTES:
-            raise _passed(None, None, f"its constants have more than {MAX_LITERALS_BYTES:,} bytes together")
+        if self._literals > self._limits.literals:
+            raise _passed(
+                None, None, f"its constants have more than {self._limits.literals:,} bytes together"
+            )
 
     def _count_properties(self, place: _Place, schema: dict[str, Any]) -> None:
         properties, required = schema.get("properties"), schema.get("required")
         names = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
         self._required += len(names)
-        if self._required > MAX_REQUIRED:
-            raise _passed(None, None, f"it has more than {MAX_REQUIRED:,} required properties")
+        if self._required > self._limits.required:
+            raise _passed(None, None, f"it has more than {self._limits.required:,} required properties")
         if not isinstance(properties, dict):
             return
-        if len(properties.keys() - names) > MAX_OPTIONAL:
-            raise _passed(place, "properties", f"more than {MAX_OPTIONAL} of them are not required")
+        if len(properties.keys() - names) > self._limits.optional:
+            raise _passed(place, "properties", f"more than {self._limits.optional} of them are not required")
         if any(len(name) > MAX_LITERAL_BYTES for name in properties):
             raise _passed(place, "properties", f"a name has more than {MAX_LITERAL_BYTES:,} characters")
 
@@ -252,22 +290,22 @@ class _Passed(Exception):
     """A limit that a keyword's value passes; its place is known to the caller."""
 
 
-def _check_enum(value: object) -> None:
+def _check_enum(value: object, _: SchemaLimits) -> None:
     if isinstance(value, list) and len(value) > MAX_ENUM_VALUES:
         raise _Passed(f"it has {len(value):,} values, more than {MAX_ENUM_VALUES:,}")
 
 
-def _check_branches(value: object) -> None:
-    if isinstance(value, list) and len(value) > MAX_BRANCHES:
-        raise _Passed(f"it has {len(value):,} branches, more than {MAX_BRANCHES}")
+def _check_branches(value: object, limits: SchemaLimits) -> None:
+    if isinstance(value, list) and len(value) > limits.branches:
+        raise _Passed(f"it has {len(value):,} branches, more than {limits.branches}")
 
 
-def _check_least(value: object) -> None:
+def _check_least(value: object, _: SchemaLimits) -> None:
     if isinstance(value, int | float) and value > MAX_LEAST:
         raise _Passed(f"it asks for more than {MAX_LEAST:,}")
 
 
-def _check_multiple(value: object) -> None:
+def _check_multiple(value: object, _: SchemaLimits) -> None:
     if isinstance(value, int | float) and math.isfinite(value) and _digits(value) > MAX_MULTIPLE:
         raise _Passed(f"its digits make a number above {MAX_MULTIPLE:,}")
 
@@ -278,21 +316,21 @@ def _digits(number: float) -> int:
     return int("".join(map(str, digits)))
 
 
-def _check_pattern(value: object) -> None:
+def _check_pattern(value: object, limits: SchemaLimits) -> None:
     if isinstance(value, str):
-        _check_regex(value)
+        _check_regex(value, limits.pattern)
 
 
-def _check_pattern_properties(value: object) -> None:
+def _check_pattern_properties(value: object, limits: SchemaLimits) -> None:
     if not isinstance(value, dict):
         return
     if len(value) > MAX_PATTERN_PROPERTIES:
         raise _Passed(f"it has {len(value):,} patterns, more than {MAX_PATTERN_PROPERTIES}")
     for pattern in value:
-        _check_pattern(pattern)
+        _check_pattern(pattern, limits)
 
 
-_CHECKS: dict[str, Callable[[object], None]] = {
+_CHECKS: dict[str, Callable[[object, SchemaLimits], None]] = {
     "allOf": _check_branches,
     "anyOf": _check_branches,
     "enum": _check_enum,
@@ -318,9 +356,9 @@ def _passed(place: _Place | None, keyword: str | None, what: str) -> TooComplex:
 # ---- patterns and grammars -------------------------------------------------------------------------------------------
 
 
-def _check_regex(pattern: str) -> None:
-    if len(pattern) > MAX_PATTERN_BYTES or len(pattern.encode(errors="replace")) > MAX_PATTERN_BYTES:
-        raise _Passed(f"the pattern has more than {MAX_PATTERN_BYTES:,} bytes")
+def _check_regex(pattern: str, most: int) -> None:
+    if len(pattern) > most or len(pattern.encode(errors="replace")) > most:
+        raise _Passed(f"the pattern has more than {most:,} bytes")
     _check_extent("the pattern", pattern_extent(pattern))
 
 
@@ -386,9 +424,9 @@ def _check_node(node: spec.Grammar) -> int:
     """What a node says itself. Returns the bytes of fixed text in it."""
     match node:
         case spec.JsonSchema(schema):
-            check_schema_text(schema)
+            _check_normalised(schema)
         case spec.Regex(pattern):
-            _check_regex(pattern)
+            _check_regex(pattern, MAX_PATTERN_BYTES)
         case spec.Ebnf(text):
             _check_text(text, "ebnf")
         case spec.Lark(text):

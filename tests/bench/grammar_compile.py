@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def measure_schemas(compiler: Compiler) -> None:
-    audits, compilations = [], []
+    audits, compilations, costs = [], [], []
     refused: Counter[str] = Counter()
     for schema in schemas():
         began = time.perf_counter()
@@ -62,14 +62,16 @@ def measure_schemas(compiler: Compiler) -> None:
             continue
         finally:
             audits.append(time.perf_counter() - began)
-        began = time.perf_counter()
+        began, spent = time.perf_counter(), cpu_seconds()
         try:
             compiler.submit(grammar).result()
             compilations.append(time.perf_counter() - began)
+            costs.append(cpu_seconds() - spent)
         except GrammarError as error:
             refused[f"by {grammar.backends[0]}, {type(error).__name__}"] += 1
     print_quantiles("audit", audits)
     print_quantiles("compile", compilations)
+    print_quantiles("compile, CPU time of all processes", costs)
     print(f"refused: {dict(refused)}")
 
 
@@ -145,6 +147,13 @@ def children(pid: int) -> list[int]:
     """Of any of its threads."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def cpu_seconds() -> float:
+    """Spent by this process and its workers: what a wait would be on an idle machine, nearly."""
+    template = next(iter(children(os.getpid())))
+    nanoseconds = [int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in children(template)]
+    return time.process_time() + sum(nanoseconds) / 1e9
 
 
 def proportional(pid: int) -> int:

@@ -135,8 +135,8 @@ def tree(levels: int) -> spec.Grammar:
 
 
 GRAMMARS: dict[str, tuple[Callable[[], spec.Grammar], str]] = {
-    "schema text": (lambda: spec.JsonSchema('"' + "x" * 300_000 + '"'), "262,144 bytes"),
-    "schema of brackets": (lambda: spec.JsonSchema("[" * 100_000), "64 levels"),
+    "schema text": (lambda: spec.JsonSchema('"' + "x" * 600_000 + '"'), "524,288 bytes"),
+    "schema of brackets": (lambda: spec.JsonSchema("[" * 100_000), "96 levels"),
     "schema in a tree": (
         lambda: spec.Concat((spec.Literal("x"), spec.JsonSchema('{"pattern":"(a{200}){200}"}'))),
         "at /pattern",
@@ -189,6 +189,10 @@ def test_schema_text_that_is_not_json_is_a_bad_schema(text: str) -> None:
         tree(63),
         spec.Repeat(spec.Repeat(spec.Literal("x"), most=100), least=100, between=", "),
         spec.FreeText(("<tool_call>",)),
+        # what normalising may make of a schema
+        spec.JsonSchema(json.dumps({"patternProperties": {"^(?:" + "a|" * 5_000 + "b)$": {}}})),
+        spec.JsonSchema(json.dumps({"anyOf": [{"properties": strings(400)}] * 2})),
+        spec.JsonSchema(json.dumps({"description": "x" * 400_000})),
         spec.Marker("<tool_call>"),
         spec.Ebnf('root ::= "a"{3} [({"] # (((\n'),
         spec.Lark('start: a{1,100} | "(((" // (((\na: /[(]{3}/\n%import common.INT\n'),
