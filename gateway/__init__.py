@@ -23,7 +23,9 @@ Rules that show on the wire
   completed it. Stop strings do not apply before `min_tokens`.
 * `priority` is 0 (first) to 1000: a request may give way, not overtake. `top_p: 0` is greedy.
 * A stream's headers wait up to a second for the first token, so that an early failure has its own status; later ones are
-  an event `{"error": …}` and the end, without `[DONE]`.
+  an event `{"error": …}` and the end, without `[DONE]`. Before that they wait until a grammar is compiled or refused.
+* At most one field says what an answer has to look like. All of it is enforced, or the request is refused by path and
+  keyword; only `response_format` without `strict` may leave something to be checked and reported.
 * Without API keys the server listens on loopback only, answers to its own host names only, and refuses requests that a
   foreign web page causes. `cors_origins: *` needs API keys. Every route but `/health/live` and `/health/ready` needs a
   key once there are keys; `/admin` needs the admin key, which opens everything else too.

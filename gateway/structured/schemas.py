@@ -61,6 +61,7 @@ class Schemas:
         self._kept: OrderedDict[bytes, Audited | Refused] = OrderedDict()
         self._bytes = 0
         self._working: dict[bytes, asyncio.Task[Audited | Refused]] = {}
+        self._turn = asyncio.Lock()
 
     async def audit(self, schema: Schema) -> Audited:
         """Raises BadSchema or TooComplex."""
@@ -86,7 +87,8 @@ class Schemas:
 
     async def _work(self, key: bytes, schema: Schema) -> Audited | Refused:
         try:
-            made = await self._threads.run(lambda: audit_now(schema))
+            async with self._turn:  # one at a time: a thread stays free for texts
+                made = await self._threads.run(lambda: audit_now(schema))
             self._keep(key, made)
             return made
         finally:
