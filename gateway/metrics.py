@@ -32,6 +32,8 @@ GrammarRefusal = Literal["invalid", "unmet", "too_complex"]
 """Why a grammar is refused: it is none; it is a schema outside OpenAI's strict subset, or with a keyword that cannot be
 enforced, where that is demanded; it asks for more than the limits allow."""
 
+_VALID = {True: "true", False: "false", None: "unknown"}
+
 
 class Histogram:
     """Counts of values by upper bound."""
@@ -91,7 +93,7 @@ class Metrics(Collector):
         self._audits: Counter[bool] = Counter()
         self._grammar_refusals: Counter[GrammarRefusal] = Counter()
         self._violations = 0
-        self._schema_checks: Counter[bool] = Counter()
+        self._schema_checks: Counter[str] = Counter()
 
     def http_request(self, route: str, method: str, status: int) -> None:
         self._http[route, method, str(status)] += 1
@@ -109,9 +111,10 @@ class Metrics(Collector):
         """A request came with a schema, one of those known or a new one."""
         self._audits[known] += 1
 
-    def schema_checked(self, *, valid: bool) -> None:
-        """A finished text was held against what its schema asks beyond what was enforced."""
-        self._schema_checks[valid] += 1
+    def schema_checked(self, *, valid: bool | None) -> None:
+        """A finished text was held against its schema because not all of that was enforced; None: it would have taken
+        too long."""
+        self._schema_checks[_VALID[valid]] += 1
 
     def schema_violated(self) -> None:
         """An answer broke what was enforced: a bug of ours."""
@@ -237,8 +240,8 @@ class Metrics(Collector):
             "Answers checked for what their schema asks beyond what was enforced.",
             labels=["valid"],
         )
-        for valid in (True, False):
-            checked.add_metric([str(valid).lower()], self._schema_checks[valid])
+        for valid in _VALID.values():
+            checked.add_metric([valid], self._schema_checks[valid])
         yield checked
         counters = self._engine.counters
         yield self._gauge(

@@ -1,7 +1,8 @@
 """Whether a finished text is JSON that satisfies a schema, told by jsonschema-rs: a second opinion to what decoding enforced.
 
-Nothing is ever fetched: a reference that leads out of the schema does not compile. Patterns run in an engine that
-may backtrack, and give up after a bounded number of steps; then the pattern counts as not matched.
+Nothing is ever fetched: a reference that leads out of the schema does not compile. Time is bounded, since nothing can stop
+the validator and it lets no other thread run: patterns that backtrack give up after some steps and count as not matched;
+and what `check_cost` foresees to take too long is not begun.
 """
 
 from __future__ import annotations
@@ -18,15 +19,22 @@ from typing import Any, NoReturn
 
 import jsonschema_rs
 
+from .check_cost import most_looks
 from .errors import BadSchema, TooComplex
 
 MAX_PROBLEMS = 16
 """Problems told of one text; the first say enough."""
 MAX_MESSAGE = 300
-BACKTRACK_LIMIT = 100_000
-"""Steps one pattern may take on one string: a few milliseconds."""
+BACKTRACK_LIMIT = 10_000
+"""Steps one pattern may take on one string: about a tenth of a millisecond."""
 PATTERN_BYTES = 1 << 20
 """Memory one compiled pattern may take."""
+
+MAX_LOOKS = 1_000_000
+"""Places times looks at each, while a verdict is found: some 50 ms at the very most."""
+MAX_LOOKS_TOLD = 2_000
+"""The same while reasons are gathered, each of which takes some 20 µs."""
+KNOWN_LEVELS = 8
 
 Schema = dict[str, Any] | bool
 
@@ -41,6 +49,7 @@ class Problem:
 
 
 TOO_DEEP = Problem("", "", "nested too deeply to be checked")
+UNTOLD = Problem("", "", "does not satisfy the schema, which is too intricate for the reasons to be listed")
 
 
 class Validator:
@@ -52,9 +61,14 @@ class Validator:
 
     def __init__(self, schema: Schema) -> None:
         self._validator = _compiled(schema)
+        self._schema = schema
+        self._looks = most_looks(schema, KNOWN_LEVELS)
 
     def problems(self, text: str) -> tuple[Problem, ...]:
-        """What is wrong with the text; empty if it is valid. Takes milliseconds for long ones."""
+        """What is wrong with the text; empty if it is valid. Takes milliseconds for long ones.
+
+        Raises TooComplex if it could take too long to find out.
+        """
         try:
             value = _read(text)
         except ValueError as error:
@@ -65,14 +79,43 @@ class Validator:
 
     def faults(self, value: object) -> tuple[Problem, ...]:
         """The same for a value that has been read already."""
+        looks = self._foreseen(value)
+        if looks > MAX_LOOKS:
+            raise TooComplex("the schema is too intricate for a value of this depth to be checked")
         try:
             if self._validator.is_valid(value):
                 return ()
+            if looks > MAX_LOOKS_TOLD:
+                return (UNTOLD,)
             return tuple(
                 _problem(error) for error in islice(self._validator.iter_errors(value), MAX_PROBLEMS)
             )
         except ValueError:
             return (TOO_DEEP,)
+
+    def _foreseen(self, value: object) -> int:
+        places, levels = _extent(value)
+        if levels >= len(self._looks):
+            self._looks = most_looks(self._schema, 2 * levels)
+        return places * self._looks[levels]
+
+
+def _extent(value: object) -> tuple[int, int]:
+    """How many places a value has, its root among them, and how many levels below that."""
+    places = levels = 0
+    row = [value]
+    while True:
+        places += len(row)
+        row = [part for outer in row for part in _parts(outer)]
+        if not row:
+            return places, levels
+        levels += 1
+
+
+def _parts(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _compiled(schema: Schema) -> jsonschema_rs.Validator:

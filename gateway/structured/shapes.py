@@ -27,19 +27,22 @@ INLINE_CHARACTERS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of holding a finished text against its schema. `checked` are the keywords that decoding did not enforce."""
+    """What came of holding a finished text against its schema. `checked` are the keywords that decoding did not enforce.
 
-    problems: tuple[Problem, ...]
+    `problems` is None if it would have taken too long to find out.
+    """
+
+    problems: tuple[Problem, ...] | None
     checked: tuple[Verdict, ...]
 
     @property
-    def valid(self) -> bool:
-        return not self.problems
+    def valid(self) -> bool | None:
+        return None if self.problems is None else not self.problems
 
     @property
-    def broken(self) -> bool:
-        """Everything was enforced, and the text is wrong all the same: a bug of ours, never to be returned as success."""
-        return bool(self.problems) and not self.checked
+    def broken(self) -> Problem | None:
+        """Everything was enforced, and this is wrong all the same: a bug of ours, never to be returned as success."""
+        return self.problems[0] if self.problems and not self.checked else None
 
     def report(self) -> dict[str, object] | None:
         """`schema_check` of a choice; None if nothing was left to be checked."""
@@ -50,7 +53,7 @@ class Outcome:
             "checked": [verdict.path for verdict in self.checked],
             "problems": [
                 {"path": problem.path, "keyword": problem.keyword, "message": problem.message}
-                for problem in self.problems
+                for problem in self.problems or ()
             ],
         }
 
@@ -76,10 +79,13 @@ class AnswerShape:
         audited = self.audited
         if audited is None:
             return Outcome((), ())
-        if len(text) <= INLINE_CHARACTERS:
-            problems = audited.validator.problems(text)
-        else:
-            problems = await self.threads.run(lambda: audited.validator.problems(text))
+        try:
+            if len(text) <= INLINE_CHARACTERS:
+                problems = audited.validator.problems(text)
+            else:
+                problems = await self.threads.run(lambda: audited.validator.problems(text))
+        except TooComplex:
+            return Outcome(None, audited.contract.checked)
         return Outcome(problems, audited.contract.checked)
 
 

@@ -53,7 +53,7 @@ def count(outcome: Outcome, metrics: Metrics) -> None:
     """Raises SchemaViolation if what was enforced is broken."""
     if outcome.broken:
         # no more of it: paths and messages quote the answer, which is the client's and not for a log
-        raise violation(f"its schema by '{outcome.problems[0].keyword}'", metrics)
+        raise violation(f"its schema by '{outcome.broken.keyword}'", metrics)
     if outcome.checked:
         metrics.schema_checked(valid=outcome.valid)
 
