@@ -77,8 +77,13 @@ def _report(looked: list[tuple[Call, Outcome]], offer: Offer) -> dict[str, objec
             "message": problem.message,
         }
         for call, outcome in looked
-        for problem in outcome.problems
+        for problem in outcome.problems or ()
     ]
     if not checked and not problems:
         return None
-    return {"valid": not problems, "checked": list(dict.fromkeys(checked)), "problems": problems}
+    unknown = not problems and any(outcome.valid is None for _, outcome in looked)
+    return {
+        "valid": None if unknown else not problems,
+        "checked": list(dict.fromkeys(checked)),
+        "problems": problems,
+    }
