@@ -357,7 +357,7 @@ def _shortest(texts: tuple[str, ...]) -> frozenset[str]:
 def _repeated(part: str, least: int, most: int | None, between: str) -> str:
     if most == 0:
         return _EMPTY
-    if not between:
+    if not between or most == 1:
         return f"({part}){_times(least, most)}"
     more = f"({part}) ({between} ({part})){_times(max(least - 1, 0), None if most is None else most - 1)}"
     return f"({more})?" if least == 0 else f"({more})"
