@@ -442,5 +442,8 @@ class FakeCompiler:
                 self.seen.add(grammar)
         self._wake()
 
+    def prewarm(self) -> None:
+        pass
+
     def close(self) -> None:
         self.closed = True
