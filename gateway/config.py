@@ -133,6 +133,9 @@ class EngineOptions(_Part):
         512, ge=1, le=65536, description="token budget of one step (chunked prefill)"
     )
     prefix_cache: bool = Field(True, description="share the KV of equal prefixes")
+    forced_tokens: bool = Field(
+        True, description="append what a grammar leaves no choice about instead of sampling it"
+    )
     native_kernels: bool = Field(True, description="use the C kernels on a CPU where a compiler is found")
     test_mode: bool = Field(False, description="allow failpoints; never for production")
     failpoints: tuple[str, ...] = Field(

@@ -120,6 +120,7 @@ def engine_config(served: Served, options: EngineOptions, store: Path) -> Engine
         max_running=options.max_running,
         max_step_tokens=options.max_step_tokens,
         prefix_cache=options.prefix_cache,
+        forced_tokens=options.forced_tokens,
         threads=options.threads,
         native_kernels=options.native_kernels,
         native_cache=str(store / "native"),

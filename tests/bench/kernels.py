@@ -16,6 +16,7 @@ from engine.openmp import shorten_spinning
 from tests.plans import make_sequence
 
 HIDDEN, MLP, HEADS, KV_HEADS, WIDTH, PAGE_SIZE = 576, 1536, 9, 3, 64, 16
+VOCABULARY = 49_152
 MATRICES = {
     "qkv": ((HEADS + 2 * KV_HEADS) * WIDTH, HIDDEN),
     "output": (HIDDEN, HEADS * WIDTH),
@@ -40,6 +41,7 @@ def main() -> None:
     from engine.attention.native import NativeAttention
     from engine.attention.torch import TorchAttention
     from engine.kv_pool import LayerPages
+    from engine.layers import TorchLayers
     from engine.native.build import build
     from engine.native.kernels import NativeLibrary
     from engine.step_inputs import step_inputs
@@ -67,9 +69,21 @@ def main() -> None:
             lambda at, layer=layer: layer(lambda x, w: library.linear(x, w, None, half), at),
             lambda at, layer=layer: layer(torch.nn.functional.linear, at),
         )
+    for rows in (1, 8, 32):
+        logits = torch.randn(rows, VOCABULARY)
+        masks = torch.randint(-(2**31), 2**31, (rows, VOCABULARY // 32), dtype=torch.int32)
+        every = torch.arange(rows)
+        show(
+            f"bar, {rows} x {VOCABULARY}, half of each row",
+            lambda _, x=logits, r=every, m=masks: library.bar(x, r, m),
+            lambda _, x=logits, r=every, m=masks: TorchLayers().bar(x, r, m),
+        )
     for rows, cached, new in (
         (1, 159, 1),
         (8, 159, 1),
+        (8, 159, 2),
+        (8, 159, 4),
+        (8, 159, 8),
         (32, 159, 1),
         (1, 1499, 1),
         (8, 610, 30),

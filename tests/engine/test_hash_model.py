@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.batch import NO_MASKS, PageCopy, Plan, PlannedRow
+from engine.batch import NO_MASKS, PageCopy, Plan, PlannedRow, RowResult
 from engine.config import EngineConfig, HashModelConfig
 from engine.errors import StartError
 from engine.hash_model import (
@@ -113,6 +113,37 @@ def test_rows_of_one_step_do_not_touch_each_other(data: st.DataObject) -> None:
         reference(row.sequence.tokens, GREEDY, 0, row.sequence.request.adapter)[0] for row in rows
     ]
     assert tokens == [row.token for row in fake.run(plan).rows], "the fake is not this model"
+
+
+@given(st.data())
+def test_a_barred_token_gives_way_to_the_next_allowed_one(data: st.DataObject) -> None:
+    allowed = data.draw(st.sets(st.integers(0, 258), min_size=1))
+    prompt = data.draw(st.lists(st.integers(0, 255), min_size=1, max_size=16))
+    bits = sum(1 << token for token in allowed)
+    free = reference(prompt, GREEDY)[0]
+    expected = min(allowed, key=lambda token: (token < free, token))
+    mask = memoryview(bits.to_bytes(36, "little")).cast("i")
+    row = PlannedRow(sequence(prompt, list(range(5))), 0, len(prompt), True)
+    assert runner().run(Plan(1, (row,)), Given(mask)).rows[0].token == expected
+    assert WordRunner(64, SIZE).run(Plan(1, (row,)), Given(mask)).rows[0].token == expected
+    assert reference(prompt, GREEDY, allowed=lambda tokens: bits)[0] == expected
+
+
+def test_a_row_that_is_decided_already_is_computed_and_not_sampled() -> None:
+    model = runner()
+    row = PlannedRow(sequence(PROMPT, [1, 2, 3]), 0, len(PROMPT), True)
+    for decided in (RowResult(postponed=True), RowResult(error="no")):
+        assert model.run(Plan(1, (row,)), Given(decided)).rows == (decided,)
+    last = PlannedRow(row.sequence, len(PROMPT) - 1, 1, True)
+    assert model.run(Plan(2, (last,)), NO_MASKS).rows[0].token == reference(PROMPT, GREEDY)[0]
+
+
+@dataclass
+class Given:
+    mask: memoryview | RowResult
+
+    def of(self, row: PlannedRow) -> memoryview | RowResult:
+        return self.mask
 
 
 PROMPT = [*range(65, 76)]  # 11 tokens: two pages and three positions

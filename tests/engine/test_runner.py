@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,45 @@ def test_a_poisoned_row_fails_alone(runner: TorchRunner) -> None:
     assert third.error is not None
     assert second.token == expected[0].token
     assert logprob(second) == pytest.approx(logprob(expected[0]), abs=TOLERANCE)
+
+
+@dataclass
+class Given:
+    """By the sequence's uid."""
+
+    masks: dict[int, memoryview | RowResult]
+
+    def of(self, row: PlannedRow) -> memoryview | RowResult | None:
+        return self.masks.get(row.sequence.uid)
+
+
+def test_masked_postponed_and_free_rows_share_a_step(runner: TorchRunner) -> None:
+    """Each gets what it would alone; who may not be sampled yet is once it may."""
+    free, masked, late, failed = (
+        make_sequence(uid, prompt(7 + uid, uid), [4 * uid], logprobs=1) for uid in range(4)
+    )
+    expected = [
+        generate(runner, make_sequence(9 + uid, prompt(7 + uid, uid), [40], logprobs=1), 1)[0]
+        for uid in range(4)
+    ]
+    best = expected[1].token
+    assert best is not None
+    bits = sum(1 << token for token in range(VOCAB_SIZE) if token != best)
+    words = memoryview(bytearray(bits.to_bytes(4 * -(-VOCAB_SIZE // 32), "little"))).cast("i")
+    given = Given({1: words, 2: RowResult(postponed=True), 3: RowResult(error="no token fits")})
+    rows = [row_of(sequence) for sequence in (late, free, failed, masked)]
+    results = runner.run(Plan(0, tuple(rows)), given).rows
+    assert results[0] == RowResult(postponed=True)
+    assert results[1].token == expected[0].token
+    assert results[2] == RowResult(error="no token fits")
+    assert results[3].token != best
+    assert results[3].logprob is not None
+    assert expected[1].logprob is not None
+    assert results[3].logprob.top[0][0] == best, "log-probabilities are those of the raw distribution"
+    late.computed = len(late.tokens) - 1
+    assert run_rows(runner, row_of(late))[0].token == expected[2].token
+    nobody = runner.run(Plan(1, (row_of(failed),)), given).rows
+    assert nobody == (RowResult(error="no token fits"),)
 
 
 def test_a_plan_without_rows_still_copies_and_retires(runner: TorchRunner) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cache.prefix_cache import PrefixCache
-from engine.batch import Plan, RowResult, StepResult
+from engine.batch import Plan, PlannedRow, RowResult, StepResult
 from engine.hash_model import reference
 from engine.request import GenerationRequest, SamplingParams
 from engine.scheduler import Scheduler
@@ -34,6 +35,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.runner = WordRunner(PAGES, SIZE)
         self.plan: Plan | None = None
+        self.held: list[str] = []
         self.requests: dict[str, GenerationRequest] = {}
         self.open: dict[tuple[str, int], list[int]] = {}
 
@@ -41,6 +43,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         prompt=st.lists(st.integers(0, 1), min_size=1, max_size=12),
         n=st.integers(1, 3),
         max_tokens=st.integers(0, 8),
+        held=st.booleans(),
         kind=st.fixed_dictionaries(
             {
                 "adapter": st.sampled_from((b"", b"x")),
@@ -49,7 +52,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             }
         ),
     )
-    def submit(self, prompt: list[int], n: int, max_tokens: int, kind: dict[str, Any]) -> None:
+    def submit(self, prompt: list[int], n: int, max_tokens: int, held: bool, kind: dict[str, Any]) -> None:
         request = GenerationRequest(
             request_id=str(len(self.requests)),
             prompt=prompt,
@@ -59,7 +62,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.requests[request.request_id] = request
         self.open.update({(request.request_id, index): [] for index in range(n)})
-        self.scheduler.submit(request)
+        if self.scheduler.submit(request, held=held) and held:
+            self.held.append(request.request_id)
+
+    @precondition(lambda self: self.held)
+    @rule()
+    def release(self) -> None:
+        request_id = self.held.pop()
+        alive = any(request_id == name for name, _ in self.open)
+        assert self.scheduler.release(request_id) == alive
 
     @precondition(lambda self: self.open)
     @rule(data=st.data(), whole=st.booleans())
@@ -75,14 +86,32 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.cache.pool.deny(0)
 
     @precondition(lambda self: self.plan is not None)
-    @rule(broken=st.none() | st.integers(0, 2))
-    def commit(self, broken: int | None) -> None:
+    @rule(
+        broken=st.none() | st.integers(0, 2),
+        postponed=st.none() | st.integers(0, 2),
+        forced=st.integers(0, 4),
+    )
+    def commit(self, broken: int | None, postponed: int | None, forced: int) -> None:
         plan, self.plan = self.plan, None
         assert plan is not None
-        rows = list(self.runner.run(plan).rows)
+        rows = [
+            self.with_forced(row, result, forced)
+            for row, result in zip(plan.rows, self.runner.run(plan).rows, strict=True)
+        ]
+        if postponed is not None and postponed < len(rows) and plan.rows[postponed].sample:
+            rows[postponed] = RowResult(postponed=True)
         if broken is not None and broken < len(rows):
             rows[broken] = RowResult(error="not finite")
         self.scheduler.commit(plan, StepResult(tuple(rows)))
+
+    @staticmethod
+    def with_forced(row: PlannedRow, result: RowResult, count: int) -> RowResult:
+        """What the reference says next, as tokens that have to follow."""
+        if result.token is None:
+            return result
+        sequence, request = row.sequence, row.sequence.request
+        whole = reference(request.prompt, request.sampling, sequence.index, request.adapter, LONGEST)
+        return replace(result, forced=tuple(whole[sequence.generated + 1 :][:count]))
 
     @precondition(lambda self: self.plan is not None)
     @rule()
@@ -127,9 +156,11 @@ class SchedulerMachine(RuleBasedStateMachine):
                 del self.open[key]
 
     def teardown(self) -> None:
+        while self.held:
+            self.scheduler.release(self.held.pop())
         for _ in range(1000):
             if self.plan is not None:
-                self.commit(None)
+                self.commit(None, None, 0)
             if not self.scheduler.has_work:
                 break
             self.make_plan(0)
