@@ -39,8 +39,6 @@ REFUSAL_SECONDS = 60.0
 REFUSALS = 1024
 IDLE_SECONDS = 1.0
 """Since the last grammar, until the engines that are slow to load are loaded too."""
-PREWARM_SECONDS = 2.0
-"""After which everything is made ready for a first grammar that has not come yet."""
 CLOSE_SECONDS = 1.0
 """For threads and processes to end in good order before they are made to."""
 STACK = 16 * 2**20
@@ -82,7 +80,6 @@ class Compiler:
         self._leaving = threading.Barrier(self._limits.workers)
         self._threads: list[threading.Thread] = []
         self._rest: Literal["unwanted", "wanted", "begun"] = "unwanted"  # the backends other than FIRST
-        self._started = 0.0  # when the threads had what they need; nobody's patience is measured before
         self._closed = False
 
     def submit(self, grammar: Grammar) -> Future[Compilation]:
@@ -116,7 +113,7 @@ class Compiler:
         return future
 
     def prewarm(self) -> None:
-        """Start in the background, after a moment, what the first grammar would otherwise wait for."""
+        """Start in the background what the first grammar would otherwise wait for."""
         with self._changed:
             self._start_threads()
 
@@ -162,12 +159,8 @@ class Compiler:
     # ---- in the compiler's threads -----------------------------------------------------------------------------------
 
     def _work(self, bench: Bench) -> None:
-        with self._changed:  # a process that has just started has better things to do
-            self._changed.wait_for(lambda: self._waiting or self._closed, PREWARM_SECONDS)
-        if not self._closed:
-            self._load_first()
-            self._prepare(bench)
-            self._started = time.monotonic()
+        self._load_first()
+        self._prepare(bench)
         while not self._closed:
             if (job := self._take()) is not None:
                 self._finish(job, self._compile(job, bench))
@@ -210,7 +203,7 @@ class Compiler:
     def _compile(self, job: _Job, bench: Bench) -> Entry | GrammarError:
         began = time.monotonic()
         try:
-            compiled = bench.compile(job.grammar, began - max(job.submitted, self._started))
+            compiled = bench.compile(job.grammar, began - job.submitted)
         except GrammarError as error:
             return error
         except BaseException:  # an engine's panic is one; it ends this job alone

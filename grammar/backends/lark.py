@@ -146,8 +146,10 @@ class _Renderer:
         free = self._free_terminal(without)
         alternatives: list[str] = []
         for text, following in self._openings(rest, without):
-            if text:
-                end = next(end for end in without if text.startswith(end))
+            end = next((end for end in without if text.startswith(end)), None)
+            if text and end is None:  # a special token ends it
+                alternatives.append(f"{self._terminal(f'{free} {_quoted(text)}')} {self._rule(following)}")
+            elif end is not None:
                 head = self._head(free, end)
                 alternatives.append(
                     f"{head} {self._rule(self._flat((Literal(text[len(end) :]), *following)))}"
@@ -173,11 +175,13 @@ class _Renderer:
                     raise BadGrammar(
                         f"free text that {_shown(text)} may follow has to exclude how that begins"
                     )
+            elif first is not None and self._special(first) is not None:
+                yield before, option
             elif before:
                 raise BadGrammar(
                     f"free text cannot be followed by only {_shown(before)}: it excludes more than that"
                 )
-            elif first is None or self._special(first) is not None:
+            elif first is None:
                 yield "", option
             else:
                 raise BadGrammar(
@@ -239,14 +243,28 @@ class _Renderer:
                 run.append(node)
                 continue
             if run:
-                symbols.append(self._terminal(" ".join(map(self._regular, run))))
+                symbols += self._terminals_of(run)
                 run = []
             if node is not None:
                 symbols.append(self._symbol(node))
         return " ".join(symbols) or _EMPTY
 
+    def _terminals_of(self, run: list[Grammar]) -> Iterator[str]:
+        """One for regular neighbours, and one each for parts at their end that may be missing or come again.
+
+        A terminal that ended with such a part would swallow what only begins like it, and then neither goes on nor back.
+        """
+        end = len(run)
+        while end and _is_elastic(run[end - 1]):
+            end -= 1
+        if end and not isinstance(run[end - 1], Literal | Marker):
+            end = len(run)  # what is before them has no certain end either: a terminal finds the cut
+        if end:
+            yield self._terminal(" ".join(map(self._regular, run[:end])))
+        yield from map(self._symbol, run[end:])
+
     def _symbol(self, node: Grammar) -> str:
-        """A node that is not regular."""
+        """A node that is not regular, or elastic."""
         match node:
             case JsonSchema():
                 return self._json(node)
@@ -256,6 +274,8 @@ class _Renderer:
                 token = self._specials[text]
                 self._markers.add(token)
                 return f"<[{token}]>"
+            case Choice(options=texts):
+                return f"({' | '.join(map(_quoted, texts))})"
             case Either() | Repeat():
                 return self._closed(node)
         raise BadGrammar(f"{_kind(node)} cannot be put together with other parts")
@@ -335,6 +355,16 @@ class _Renderer:
             name = self._terminals[expression] = f"T{len(self._terminals)}"
             self._lines.append(f"{name}: {expression}")
         return name
+
+
+def _is_elastic(node: Grammar) -> bool:
+    """May be missing, or come again."""
+    match node:
+        case Choice(options=texts):
+            return "" in texts
+        case Either(options=options):
+            return any(map(_is_elastic, options))
+    return isinstance(node, Repeat)
 
 
 def _checked(node: Grammar) -> Grammar:

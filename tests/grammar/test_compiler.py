@@ -27,7 +27,7 @@ BACKENDS = "tests.grammar.scripted_backends"
 PATIENCE = 20.0
 """Seconds that nothing here takes unless it hangs."""
 LIMITS = CompileLimits(
-    deadline=1.5, patience=2.0, mask=0.05, memory=128 * 2**20, kept=10 * (2**20 + OVERHEAD)
+    deadline=1.0, patience=1.5, mask=0.05, memory=128 * 2**20, kept=10 * (2**20 + OVERHEAD)
 )
 
 
@@ -90,8 +90,8 @@ def test_those_who_ask_at_the_same_time_share_a_compilation(compiler: Compiler) 
 
 
 HOSTILE: dict[str, tuple[type[GrammarError], str]] = {
-    "hang": (TooComplex, "more than 1.5 s"),
-    "sleep": (TooComplex, "more than 1.5 s"),
+    "hang": (TooComplex, "more than 1 s"),
+    "sleep": (TooComplex, "more than 1 s"),
     "eat": (TooComplex, "memory"),
     "crash": (TooComplex, "memory or stack"),
     "abort": (TooComplex, "memory or stack"),
@@ -115,12 +115,13 @@ HOSTILE: dict[str, tuple[type[GrammarError], str]] = {
 def test_a_grammar_harms_nobody_else(what: str, compiler: Compiler) -> None:
     error, message = HOSTILE[what]
     hostile = compiler.submit(script(what))
+    began = time.monotonic()
     innocent = compiler.submit(script("ok", note=f"beside {what}"))
     assert not answer(innocent).cached
-    if what in ("hang", "sleep"):
-        assert not hostile.done()  # nobody waited for it
+    assert time.monotonic() - began < LIMITS.deadline  # it did not wait for the other
     with pytest.raises(error, match=message) as raised:
         answer(hostile)
+    assert time.monotonic() - began < 2.0
     assert type(raised.value) is error
     assert "\n" not in str(raised.value)
     assert not answer(compiler.submit(script("ok", note=f"after {what}"))).cached
@@ -190,7 +191,7 @@ def test_nobody_waits_longer_than_patience_however_many_ask(compiler: Compiler) 
     began = time.monotonic()
     futures = [compiler.submit(script("sleep", note=f"flood {n}")) for n in range(10)]
     innocent = compiler.submit(script("ok", note="behind a flood"))
-    _, waiting = wait([*futures, innocent], LIMITS.patience + 1)
+    _, waiting = wait([*futures, innocent], LIMITS.patience + 0.7)
     assert not waiting
     assert time.monotonic() - began > LIMITS.deadline
     kinds = [type(future.exception()) for future in futures]

@@ -49,6 +49,17 @@ TEXT = FreeText(("<tool_call>",))
 AUTO = Concat((TEXT, Repeat(Concat((CALL, TEXT)))))
 ONE = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 THOUGHT = Concat((FreeText(("</think>",)), Marker("</think>"), Literal("\n\n"), JsonSchema(SCHEMA)))
+ELEMENTS = Concat(
+    (
+        Literal("<a>"),
+        Repeat(Literal("<b>"), 0, 1),
+        Repeat(Concat((Literal("<c>"), JsonSchema('{"type":"null"}'))), 0, 1),
+        Literal("</a>"),
+    )
+)
+BRACKETED_CALL = Concat(
+    (FreeText(("<<|im_start|>",)), Literal("<"), Marker("<|im_start|>"), JsonSchema(SCHEMA))
+)
 SPECIAL_CALL = Concat((FreeText(("<|im_start|>",)), Marker("<|im_start|>"), JsonSchema(SCHEMA)))
 
 TABLE: list[tuple[Grammar, str | list[str | bytes | int], str]] = [
@@ -142,6 +153,16 @@ TABLE: list[tuple[Grammar, str | list[str | bytes | int], str]] = [
     (SPECIAL_CALL, "a<|im_start|", "partial"),
     (SPECIAL_CALL, "a<|im_start|>", "refused"),
     (SPECIAL_CALL, ["a", IM_END], "refused"),
+    (ELEMENTS, "<a></a>", "complete"),
+    (ELEMENTS, "<a><b></a>", "complete"),
+    (ELEMENTS, "<a><c>null</a>", "complete"),
+    (ELEMENTS, "<a><b><c>null</a>", "complete"),
+    (ELEMENTS, "<a><b><b></a>", "refused"),
+    (BRACKETED_CALL, ["a < b <", IM_START, '{"a": 1}'], "complete"),
+    (BRACKETED_CALL, ["<", IM_START, '{"a": 1}'], "complete"),
+    (BRACKETED_CALL, ["a", IM_START], "refused"),
+    (BRACKETED_CALL, "a < b <", "partial"),
+    (BRACKETED_CALL, "a <<|im_start|>", "refused"),
     # trees
     (Concat((Regex("[a-z]*"), Literal("end"), Choice(("1", "2")))), "endend1", "complete"),
     (Concat((Literal("a"), Literal(""), Literal("b"))), "ab", "complete"),
@@ -158,6 +179,9 @@ TABLE: list[tuple[Grammar, str | list[str | bytes | int], str]] = [
     (Repeat(Regex("[ab]"), 0, 1, ", "), "", "complete"),
     (Repeat(Regex("[ab]"), 0, 0), "a", "refused"),
     (Repeat(Regex("[ab]"), between=", "), "", "complete"),
+    (Repeat(Regex("[ab]"), 1, 1, ", "), "a", "complete"),
+    (Repeat(Regex("[ab]"), 1, 1, ", "), "a, ", "refused"),
+    (Repeat(JsonSchema(SCHEMA), 0, 1, ";"), '{"a": 1}', "complete"),
     (Repeat(Regex("[ab]"), between=", "), "a, b, b", "complete"),
     (Repeat(Regex("[ab]"), between=", "), "a, ", "partial"),
     (Repeat(JsonSchema(SCHEMA), 1, None, ";"), '{"a": 1};{"a": 2};{"a": 3}', "complete"),
