@@ -442,8 +442,5 @@ class FakeCompiler:
                 self.seen.add(grammar)
         self._wake()
 
-    def prewarm(self) -> None:
-        pass
-
     def close(self) -> None:
         self.closed = True

@@ -8,7 +8,7 @@ from typing import Final
 from grammar.spec import Marker
 
 from .arguments.style import Style
-from .shapes import BARE, Frame, Shape, Slot, marker_texts
+from .shapes import BARE, Frame, Shape, Slot, bracketed, marker_texts
 
 THINK: Final = Frame((Marker("<think>"),), (Marker("</think>"),))
 
@@ -64,8 +64,16 @@ class Family:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Every mark of the format, each once: what free text must not contain."""
+        """Every mark of the format, each once."""
+        return tuple(dict.fromkeys((*marker_texts(*self._shapes()), *self.ends)))
+
+    @property
+    def forbidden(self) -> tuple[str, ...]:
+        """What free text must not contain: the marks, with their brackets where those stand apart."""
+        return tuple(dict.fromkeys((*bracketed(*self._shapes()), *self.ends)))
+
+    def _shapes(self) -> list[Shape]:
         shapes = [self.call, *self.spellings, self.tail, *self.style.shapes]
         for frame in (self.section, self.text, self.aside, self.thoughts or BARE):
             shapes += [frame.open, frame.close]
-        return tuple(dict.fromkeys((*marker_texts(*shapes), *self.ends)))
+        return shapes

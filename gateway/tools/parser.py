@@ -304,6 +304,7 @@ class ReplyParser:
         source = self._source
         tool: ToolShape | None = None
         number = ""
+        offset = yield from blanks(source, offset)
         for piece in head:
             if piece is Slot.NAME:
                 end = yield from run(source, self._names, offset)

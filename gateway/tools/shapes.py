@@ -69,3 +69,14 @@ def joined(*parts: Grammar) -> Grammar:
 def marker_texts(*shapes: Shape) -> tuple[str, ...]:
     """The texts of all markers, each once."""
     return tuple(dict.fromkeys(p.text for shape in shapes for p in shape if isinstance(p, Marker)))
+
+
+def bracketed(*shapes: Shape) -> tuple[str, ...]:
+    """The same, each with the `<` or `</` that is written apart before it."""
+    texts: dict[str, None] = {}
+    for shape in shapes:
+        for before, piece in zip(("", *shape), shape, strict=False):
+            if isinstance(piece, Marker):
+                bracket = before if isinstance(before, str) and before in ("<", "</") else ""
+                texts[bracket + piece.text] = None
+    return tuple(texts)

@@ -117,6 +117,18 @@ def word(source: Source, text: str, offset: int = 0) -> Reading[int]:
         yield
 
 
+def upto(source: Source, text: str, offset: int, most: int) -> Reading[int]:
+    """The offset of a text that comes after at most so many characters; -1 if it does not."""
+    while True:
+        start = source.at + offset
+        at = source.text.find(text, start, start + most + len(text))
+        if at >= 0:
+            return at - source.at
+        if source.ended or len(source.text) - start >= most + len(text):
+            return -1
+        yield
+
+
 def words(source: Source, texts: Sequence[str | Slot], offset: int = 0) -> Reading[int]:
     """The offset behind these texts, each with any blanks before it; -1 if something else is there."""
     for text in texts:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final
 from typing import Literal as OneOf
 
-from grammar.spec import Choice, Either, FreeText, Grammar, Lark, Literal, Marker, Regex, Repeat
+from grammar.spec import Choice, Either, FreeText, Grammar, Lark, Literal, Regex, Repeat
 
 from .arguments.custom import as_function
 from .arguments.style import Gap, ToolShape, Written
 from .family import Family
-from .shapes import Frame, Slot, joined, marker_texts, nodes, written
+from .shapes import BARE, Frame, Slot, joined, marker_texts, written
 
 Mode = OneOf["none", "auto", "required", "named"]
 Reasoning = OneOf["off", "open", "optional"]
@@ -54,17 +54,6 @@ def gaps(family: Family, tool: ToolShape) -> tuple[Gap, ...]:
     return _arguments(family, tool).gaps
 
 
-def example(family: Family, name: str, arguments: str) -> str:
-    """A call with these arguments, written in the family's style already, for prompts that show one."""
-    values: Mapping[Slot, Grammar] = {
-        Slot.NAME: Literal(name),
-        Slot.NUMBER: Literal("0"),
-        Slot.ARGUMENTS: Literal(arguments),
-    }
-    shape = (*family.section.open, *family.call, *family.section.close)
-    return "".join(node.text for node in nodes(shape, values) if isinstance(node, Literal | Marker))
-
-
 def _arguments(family: Family, tool: ToolShape) -> Written:
     return family.style.write(as_function(tool))
 
@@ -78,7 +67,7 @@ class _Reply:
     free: FreeText = field(init=False)
 
     def __post_init__(self) -> None:
-        self.free = FreeText(self.family.marks)
+        self.free = FreeText(self.family.forbidden)
 
     def parts(self, mode: Mode, reasoning: Reasoning, answer: Grammar | None) -> list[Grammar]:
         body = self._body(mode, answer)
@@ -144,19 +133,26 @@ class _Reply:
         calls = [self._call(tool) for tool in self.callable_ if not isinstance(tool.custom, Lark)]
         raw = [self._raw(tool) for tool in self.callable_ if isinstance(tool.custom, Lark)]
         several = self.parallel and family.several
-        opened = written(family.section.open)
         runs: list[Grammar] = []
         if calls:
-            run = Repeat(_either(calls), 1, None if several else 1, family.between)
-            blank = several and family.between.isspace() and family.section == Frame()
+            blank = several and family.between.isspace() and family.section == BARE
             end = Choice(("", family.between)) if blank else Literal("")
-            runs.append(joined(opened, run, written(family.section.close), end, written(family.tail)))
+            run = self._run(calls, several=several)
+            runs.append(joined(run, written(family.section.close), end, written(family.tail)))
         if raw:
             before: Grammar = Literal("")
             if several and calls:
                 before = Repeat(joined(_either(calls), Literal(family.between)), 0, None)
-            runs.append(joined(opened, before, _either(raw)))
+            runs.append(joined(written(family.section.open), before, _either(raw)))
         return _either(runs)
+
+    def _run(self, calls: list[Grammar], *, several: bool) -> Grammar:
+        opened, between = written(self.family.section.open), self.family.between
+        if not self.family.alone:
+            return joined(opened, Repeat(_either(calls), 1, None if several else 1, between))
+        # in one piece up to the name, which is where engines can tell it from text
+        first = _either([joined(opened, call) for call in calls])
+        return joined(first, Repeat(joined(Literal(between), _either(calls)))) if several else first
 
     def _call(self, tool: ToolShape) -> Grammar:
         return joined(self._head(tool), _arguments(self.family, tool).node, written(self.family.foot))
