@@ -95,6 +95,11 @@ class Engine:
         return self._scheduler.has_work
 
     @property
+    def idle(self) -> bool:
+        """Nothing can be planned before a client wants something or `wakeup` is set."""
+        return self._scheduler.idle
+
+    @property
     def rest(self) -> float | None:
         """With no plan to be had now: for how many seconds, if `wakeup` is not set before. None: for ever."""
         if not self._scheduler.idle:

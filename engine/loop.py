@@ -94,7 +94,7 @@ class EngineLoop:
         """With nothing to compute: until somebody wants something."""
         if self._unsent:
             return
-        if not self._engine.has_work:
+        if self._engine.idle:
             self._progress.enter(Phase.IDLE)
         self._channel.wait(self._engine.rest, self._engine.wakeup.fileno())
 

@@ -16,15 +16,23 @@ _log = logging.getLogger(__name__)
 SHORTEST_WAIT = 0.005
 """Seconds that a step waits for its masks at least, for models that compute faster than that."""
 
+LONGEST_FILL = 2.0
+"""Seconds after which a row is not postponed any more: its grammar costs more than it may."""
+
 POSTPONED = RowResult(postponed=True)
+TOO_SLOW = RowResult(
+    error=f"the grammar takes longer than {LONGEST_FILL:g} s to say what may come next",
+    fault="grammar_too_complex",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """The words are valid once `filling` has ended without an error."""
+    """The words are valid once `filling`, which began at `since`, has ended without an error."""
 
     words: memoryview
     filling: Future[None]
+    since: float
 
 
 class StepMasks:
@@ -41,16 +49,25 @@ class StepMasks:
         self._shortest_wait = shortest_wait
         self._began = clock()
         self._until: float | None = None
+        self.failed: set[int] = set()
+        """Whose grammar could not be followed."""
 
     def of(self, row: PlannedRow) -> memoryview | RowResult | None:
-        mask = self._masks.get(row.sequence.uid)
+        uid = row.sequence.uid
+        mask = self._masks.get(uid)
         if mask is None:
             return None
         try:
             error = mask.filling.exception(None if mask.filling.done() else self._patience())
         except TimeoutError:
-            return POSTPONED
-        return mask.words if error is None else row_failure(error)
+            if self._clock() - mask.since < LONGEST_FILL:
+                return POSTPONED
+            self.failed.add(uid)
+            return TOO_SLOW
+        if error is None:
+            return mask.words
+        self.failed.add(uid)
+        return row_failure(error)
 
     def _patience(self) -> float:
         now = self._clock()

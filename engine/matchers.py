@@ -22,12 +22,12 @@ from .sequence import Sequence
 
 @dataclass(slots=True)
 class Place:
-    """`matcher` is made when the first mask is filled. `filling` is None while `bits` are those of an earlier token."""
+    """`matcher` is made when the first mask is filled. `mask` is None while the bits are those of an earlier token."""
 
     request_id: str
     bits: Bits
     matcher: Matcher | None = None
-    filling: Future[None] | None = None
+    mask: Mask | None = None
 
 
 @dataclass(slots=True)
@@ -47,6 +47,7 @@ class Matchers:
     failed: int = 0
     _grammars: dict[str, Compiled] = field(default_factory=dict)
     _places: dict[int, Place] = field(default_factory=dict)
+    _masks: StepMasks | None = None  # of the step under way
 
     def follow(self, request_id: str, grammar: Compiled) -> None:
         """The answers of this request follow a grammar, until told to forget it."""
@@ -67,12 +68,15 @@ class Matchers:
             for row in plan.rows
             if row.sample and row.sequence.request.grammar is not None
         }
-        return StepMasks(masks, self.clock, self.shortest_wait) if masks else NO_MASKS
+        self._masks = StepMasks(masks, self.clock, self.shortest_wait) if masks else None
+        return self._masks or NO_MASKS
 
     def advance(self, plan: Plan, result: StepResult) -> StepResult:
         """Accept what was sampled, and what it forces. To be called once for a step, however often that was run."""
-        if not self._places:
+        if self._masks is None:
             return result
+        self.failed += len(self._masks.failed)
+        self._masks = None
         rows = list(result.rows)
         for index, row in enumerate(plan.rows):
             place = self._places.get(row.sequence.uid) if row.sample else None
@@ -85,24 +89,23 @@ class Matchers:
         if place is None:
             bits = np.zeros(self.vocabulary.words, dtype=np.int32)
             place = self._places[sequence.uid] = Place(sequence.request.request_id, bits)
-        if place.filling is None:
-            if place.matcher is None:
-                generated = sequence.tokens[sequence.prompt_len :]
-                place.filling = self.executor.submit(self._begin, place, sequence.request, generated)
-            else:
-                place.filling = self.executor.submit(place.matcher.fill, place.bits)
-        return Mask(place.bits.data, place.filling)
+        if place.mask is None:
+            place.mask = Mask(place.bits.data, self._fill(place, sequence), self.clock())
+        return place.mask
+
+    def _fill(self, place: Place, sequence: Sequence) -> Future[None]:
+        if place.matcher is not None:
+            return self.executor.submit(place.matcher.fill, place.bits)
+        generated = sequence.tokens[sequence.prompt_len :]
+        return self.executor.submit(self._begin, place, sequence.request, generated)
 
     def _advance(self, place: Place, sequence: Sequence, outcome: RowResult) -> RowResult:
         if outcome.postponed:
             self.postponed += 1
             return outcome
         if outcome.token is None:
-            self.failed += (
-                place.filling is not None and place.filling.done() and bool(place.filling.exception())
-            )
             return outcome
-        place.filling = None
+        place.mask = None
         self.masked += 1
         try:
             assert place.matcher is not None, "what was never filled cannot have been sampled under a mask"

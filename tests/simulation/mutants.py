@@ -367,7 +367,9 @@ class AcceptsTwice(Matchers):
     """A token is accepted in each attempt at a step."""
 
     def advance(self, plan: Plan, result: StepResult) -> StepResult:
+        masks = self._masks
         super().advance(plan, result)
+        self._masks = masks
         return super().advance(plan, result)
 
 
@@ -416,9 +418,9 @@ class MasksOnce(Matchers):
     """The mask of a sequence's first token stays."""
 
     def _advance(self, place: Place, sequence: Sequence, outcome: RowResult) -> RowResult:
-        filling = place.filling
+        mask = place.mask
         advanced = super()._advance(place, sequence, outcome)
-        place.filling = filling
+        place.mask = mask
         return advanced
 
 
