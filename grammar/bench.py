@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import time
 from typing import NoReturn
 
 from .backends.base import Compiled
@@ -42,9 +43,11 @@ class Bench:
         if seconds <= 0:
             raise CompilerUnavailable("too many grammars are being compiled; try again in a few seconds")
         for _ in range(ATTEMPTS):
+            began = time.monotonic()
             reply = self._try(grammar, seconds)
             match reply:
                 case Passed():
+                    self._check_again(reply, time.monotonic() - began)
                     return self._shelf.get(reply.backend).load(grammar, reply.exported)
                 case Refused():
                     _refuse(reply)
@@ -110,6 +113,12 @@ class Bench:
             worker.kill()
             self._finish_with(worker)
         return reply
+
+    def _check_again(self, passed: Passed, spent: float) -> None:
+        """Compiling again cannot be interrupted: whether it would be done in time is known now."""
+        deadline = self._limits.deadline
+        if not passed.exported and spent + passed.seconds > deadline:
+            raise TooComplex(f"the grammar is too complex: compiling it takes more than {deadline:g} s")
 
     def _finish_with(self, worker: Worker) -> None:
         self._finished.append(worker)

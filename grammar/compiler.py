@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 from .backends.base import Compiled
 from .bench import Bench
@@ -33,12 +33,14 @@ from .worker_pool import WorkerPool
 log = logging.getLogger(__name__)
 
 FIRST: BackendName = "llguidance"
-"""The backend that takes nearly everything. The others are loaded once somebody uses grammars and none waits."""
+"""The backend that takes nearly everything. The others are loaded while nobody waits: two seconds and 200 MB."""
 REFUSAL_SECONDS = 60.0
 """For how long a grammar that was refused is refused again unseen."""
 REFUSALS = 1024
-IDLE_SECONDS = 1.0
-"""Since the last grammar, until the engines that are slow to load are loaded too."""
+IDLE_SECONDS = 5.0
+"""Until the engines that are slow to load are loaded too."""
+PREWARM_SECONDS = 2.0
+"""After which everything is made ready for a first grammar that has not come yet."""
 CLOSE_SECONDS = 1.0
 """For threads and processes to end in good order before they are made to."""
 STACK = 16 * 2**20
@@ -79,7 +81,8 @@ class Compiler:
         self._benches: list[Bench] = []
         self._leaving = threading.Barrier(self._limits.workers)
         self._threads: list[threading.Thread] = []
-        self._rest: Literal["unwanted", "wanted", "begun"] = "unwanted"  # the backends other than FIRST
+        self._rest_begun = False  # to load the backends other than FIRST
+        self._started = 0.0  # when the threads had what they need; nobody's patience is measured before
         self._closed = False
 
     def submit(self, grammar: Grammar) -> Future[Compilation]:
@@ -113,7 +116,7 @@ class Compiler:
         return future
 
     def prewarm(self) -> None:
-        """Start in the background what the first grammar would otherwise wait for."""
+        """Start in the background, after a moment, what the first grammar would otherwise wait for."""
         with self._changed:
             self._start_threads()
 
@@ -159,8 +162,12 @@ class Compiler:
     # ---- in the compiler's threads -----------------------------------------------------------------------------------
 
     def _work(self, bench: Bench) -> None:
-        self._load_first()
-        self._prepare(bench)
+        with self._changed:  # a process that has just started has better things to do
+            self._changed.wait_for(lambda: self._waiting or self._closed, PREWARM_SECONDS)
+        if not self._closed:
+            self._load_first()
+            self._prepare(bench)
+            self._started = time.monotonic()
         while not self._closed:
             if (job := self._take()) is not None:
                 self._finish(job, self._compile(job, bench))
@@ -192,7 +199,7 @@ class Compiler:
         """The next job that somebody still wants; None to look around: the end, or nothing to do for a while."""
         with self._changed:
             if not self._waiting and not self._closed:
-                self._changed.wait(IDLE_SECONDS if self._rest == "wanted" else None)
+                self._changed.wait(None if self._rest_begun else IDLE_SECONDS)
             while self._waiting:
                 job = self._waiting.popleft()
                 if job.is_wanted():
@@ -203,7 +210,7 @@ class Compiler:
     def _compile(self, job: _Job, bench: Bench) -> Entry | GrammarError:
         began = time.monotonic()
         try:
-            compiled = bench.compile(job.grammar, began - job.submitted)
+            compiled = bench.compile(job.grammar, began - max(job.submitted, self._started))
         except GrammarError as error:
             return error
         except BaseException:  # an engine's panic is one; it ends this job alone
@@ -219,17 +226,15 @@ class Compiler:
                 self._kept.put(job.key, result)
             elif isinstance(result, BadGrammar):
                 self._refusals.put(job.key, result)
-            if self._rest == "unwanted":
-                self._rest = "wanted"
         job.resolve(result)
         self._wake()
 
     def _begin_loading(self) -> bool:
         """Whether this thread is the one to load the rest."""
         with self._changed:
-            if self._closed or self._jobs or self._rest != "wanted":
+            if self._closed or self._jobs or self._rest_begun:
                 return False
-            self._rest = "begun"
+            self._rest_begun = True
             return True
 
     def _load_rest(self) -> None:

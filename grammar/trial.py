@@ -35,7 +35,7 @@ def run_trial(task: Try, shelf: Shelf, words: int) -> FromWorker:
                 return Missing(name)
             backend = shelf.get(name)
             try:
-                return Passed(name, _try(backend, task, words), spent=False)
+                return _try(backend, task, words)
             except BadGrammar as error:
                 refusal = refusal or _refused(error)
     except BadGrammar as error:
@@ -43,15 +43,17 @@ def run_trial(task: Try, shelf: Shelf, words: int) -> FromWorker:
     return refusal or Refused("bad_grammar", "no constraint engine has a form for this grammar")
 
 
-def _try(backend: Backend, task: Try, words: int) -> bytes:
+def _try(backend: Backend, task: Try, words: int) -> Passed:
+    began = time.monotonic()
     compiled = backend.compile(task.grammar)
+    seconds = time.monotonic() - began
     try:
         _follow(compiled, task, words)
     except DeadEnd as error:
         raise BadGrammar(str(error)) from None
     except MatcherError as error:
         raise TooComplex(str(error)) from None
-    return backend.export(compiled)
+    return Passed(backend.name, backend.export(compiled), seconds)
 
 
 def _follow(compiled: Compiled, task: Try, words: int) -> None:

@@ -88,11 +88,13 @@ class Try(msgspec.Struct, frozen=True, tag="try"):
 
 
 class Passed(msgspec.Struct, frozen=True, tag="passed"):
-    """`exported` is what the backend's `load` wants. `spent`: this worker has grown too large, and ends."""
+    """`exported` is what the backend's `load` wants; compiling took `seconds`. `spent`: this worker has grown too large,
+    and ends."""
 
     backend: BackendName
     exported: bytes
-    spent: bool
+    seconds: float
+    spent: bool = False
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

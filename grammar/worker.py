@@ -62,16 +62,16 @@ def main() -> None:
     # A Ctrl-C goes to the whole group and a service manager's SIGTERM often does: whoever started us ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    begin = wire.receive()
-    if not isinstance(begin, Begin):
-        raise TypeError(f"{type(begin).__name__} before Begin")
-    _die_with(begin.parent_pid)
-    _name_process("grammar-template")
-    os.nice(NICENESS)
-    gc.disable()  # it has one long life; a collection would only unshare pages
-    shelf = Shelf(begin.vocabulary, begin.backends)
-    wire.send(Loaded(shelf.names))
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(EOFError, ConnectionError):  # the compiler is gone
+        begin = wire.receive()
+        if not isinstance(begin, Begin):
+            raise TypeError(f"{type(begin).__name__} before Begin")
+        _die_with(begin.parent_pid)
+        _name_process("grammar-template")
+        os.nice(NICENESS)
+        gc.disable()  # it has one long life; a collection would only unshare pages
+        shelf = Shelf(begin.vocabulary, begin.backends)
+        wire.send(Loaded(shelf.names))
         while True:
             _serve(wire, shelf, begin.vocabulary.words)
 

@@ -27,7 +27,7 @@ BACKENDS = "tests.grammar.scripted_backends"
 PATIENCE = 20.0
 """Seconds that nothing here takes unless it hangs."""
 LIMITS = CompileLimits(
-    deadline=1.0, patience=1.5, mask=0.05, memory=128 * 2**20, kept=10 * (2**20 + OVERHEAD)
+    deadline=1.5, patience=2.0, mask=0.05, memory=128 * 2**20, kept=10 * (2**20 + OVERHEAD)
 )
 
 
@@ -90,8 +90,8 @@ def test_those_who_ask_at_the_same_time_share_a_compilation(compiler: Compiler) 
 
 
 HOSTILE: dict[str, tuple[type[GrammarError], str]] = {
-    "hang": (TooComplex, "more than 1 s"),
-    "sleep": (TooComplex, "more than 1 s"),
+    "hang": (TooComplex, "more than 1.5 s"),
+    "sleep": (TooComplex, "more than 1.5 s"),
     "eat": (TooComplex, "memory"),
     "crash": (TooComplex, "memory or stack"),
     "abort": (TooComplex, "memory or stack"),
@@ -115,13 +115,12 @@ HOSTILE: dict[str, tuple[type[GrammarError], str]] = {
 def test_a_grammar_harms_nobody_else(what: str, compiler: Compiler) -> None:
     error, message = HOSTILE[what]
     hostile = compiler.submit(script(what))
-    began = time.monotonic()
     innocent = compiler.submit(script("ok", note=f"beside {what}"))
     assert not answer(innocent).cached
-    assert time.monotonic() - began < LIMITS.deadline  # it did not wait for the other
+    if what in ("hang", "sleep"):
+        assert not hostile.done()  # nobody waited for it
     with pytest.raises(error, match=message) as raised:
         answer(hostile)
-    assert time.monotonic() - began < 2.0
     assert type(raised.value) is error
     assert "\n" not in str(raised.value)
     assert not answer(compiler.submit(script("ok", note=f"after {what}"))).cached
@@ -132,6 +131,14 @@ def test_where_a_schema_is_wrong_survives_the_way_back(compiler: Compiler) -> No
         with pytest.raises(BadSchema) as raised:
             answer(compiler.submit(script("bad schema", note="place")))
         assert (raised.value.path, raised.value.keyword) == ("/a", "type")
+
+
+def test_what_would_take_too_long_to_compile_again_is_refused(compiler: Compiler) -> None:
+    assert compiled(compiler, script("again 0.1")).what == "again 0.1"
+    began = time.monotonic()
+    with pytest.raises(TooComplex, match="takes more than"):
+        answer(compiler.submit(script("again 1.0")))
+    assert time.monotonic() - began < 1.5
 
 
 def test_a_refused_grammar_is_refused_again_at_once(compiler: Compiler) -> None:
@@ -191,7 +198,7 @@ def test_nobody_waits_longer_than_patience_however_many_ask(compiler: Compiler) 
     began = time.monotonic()
     futures = [compiler.submit(script("sleep", note=f"flood {n}")) for n in range(10)]
     innocent = compiler.submit(script("ok", note="behind a flood"))
-    _, waiting = wait([*futures, innocent], LIMITS.patience + 0.7)
+    _, waiting = wait([*futures, innocent], LIMITS.patience + 1)
     assert not waiting
     assert time.monotonic() - began > LIMITS.deadline
     kinds = [type(future.exception()) for future in futures]
