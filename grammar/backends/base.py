@@ -33,7 +33,8 @@ class Cursor(Protocol):
         ...
 
     def forced(self) -> Sequence[int]:
-        """Tokens that spell what must come next, as the model's own tokeniser would; empty if there is a choice.
+        """Tokens that spell what must come next, as the model's own tokeniser would; empty if there is a choice, or if
+        whether there is one is not cheap to tell.
 
         Does not accept them. The text may end with the last of them or go on.
         """

@@ -12,13 +12,15 @@ from typing import Final, Literal
 
 import llguidance
 import numpy as np
-import tokenizers
 
 from ..errors import BadGrammar, BadSchema, DeadEnd, MatcherError, TooComplex
 from ..spec import Grammar, JsonSchema, Lark
 from ..vocabulary import Vocabulary
 from .base import Bits, Compiled
+from .failures import broken
 from .lark import render, renders
+from .rows import row_without
+from .spelling import Spelling
 
 LIMITS: Final = llguidance.LLParserLimits(
     max_items_in_row=2_000,
@@ -82,7 +84,7 @@ class LLGuidanceGrammar:
         self._matcher = matcher
         self._size = vocabulary.size
         self._barred = frozenset(i for i, raw in enumerate(vocabulary.tokens) if not raw) - markers
-        self._kept = _without(vocabulary, self._barred)
+        self._kept = row_without(vocabulary, self._barred)
         self.nbytes: int = _BYTES + _BYTES_A_CHARACTER * length
 
     def start(self) -> LLGuidanceCursor:
@@ -121,7 +123,7 @@ class LLGuidanceCursor:
                     np.bitwise_and(self._words, self._kept, out=row)
                     return
         except BaseException as error:
-            raise _broken(error) from error
+            raise broken(error) from error
         self._check()
         row.fill(0)
 
@@ -131,7 +133,7 @@ class LLGuidanceCursor:
         try:
             accepted: int = self._matcher.try_consume_tokens([token])
         except BaseException as error:
-            raise _broken(error) from error
+            raise broken(error) from error
         self._check()
         return accepted == 1
 
@@ -141,14 +143,14 @@ class LLGuidanceCursor:
         try:
             self._matcher.rollback(count)
         except BaseException as error:
-            raise _broken(error) from error
+            raise broken(error) from error
         self._check()
 
     def forced(self) -> Sequence[int]:
         try:
             tokens: list[int] = self._matcher.compute_ff_tokens()
         except BaseException as error:
-            raise _broken(error) from error
+            raise broken(error) from error
         self._check()
         return tokens
 
@@ -180,38 +182,10 @@ class _Tokens:
             self.tokens[token] = text.encode()
         self.eos_token_id = vocabulary.size
         self.special_token_ids = [*vocabulary.specials.values(), vocabulary.size]
-        document = vocabulary.tokenizer_json
-        self._library = None if document is None else tokenizers.Tokenizer.from_str(document)
-        self._spelled = vocabulary.tokens
-        self._single = {raw: token for token, raw in enumerate(vocabulary.tokens) if len(raw) == 1}
+        self._spell = Spelling(vocabulary)
 
     def __call__(self, text: str) -> list[int]:
-        """Tokens that spell exactly this text, in the middle of another."""
-        raw = text.encode()
-        if self._library is not None:
-            # A tokeniser may put a space before a text, though not in the middle of one, so it goes behind a mark.
-            for mark in ("", "\x02"):
-                ids = self._library.encode(mark + text, add_special_tokens=False).ids
-                spelled = [self._spelled[i] for i in ids]
-                for start in range(min(len(ids), 4)):
-                    if b"".join(spelled[start:]) == raw:
-                        return ids[start:]
-        return [self._single[raw[i : i + 1]] for i in range(len(raw))]
-
-
-def _without(vocabulary: Vocabulary, barred: frozenset[int]) -> Bits:
-    """A row of a mask that has all tokens but these."""
-    allowed = np.zeros(32 * vocabulary.words, dtype=np.bool_)
-    allowed[: vocabulary.size] = True
-    allowed[list(barred)] = False
-    return np.packbits(allowed, bitorder="little").view(np.int32)
-
-
-def _broken(error: BaseException) -> MatcherError:
-    """A panic in Rust is no Exception, and yet no more than the failure of one matcher."""
-    if isinstance(error, KeyboardInterrupt | SystemExit):
-        raise error
-    return MatcherError(f"the grammar can no longer be followed: {_sentence(str(error))}")
+        return self._spell(text)
 
 
 _TOO_MUCH = re.compile(r"too (big|large|many|complex|deep)|limit|fuel|TooComplex", re.IGNORECASE)
