@@ -30,6 +30,7 @@ def compiler(vocabulary: Vocabulary) -> Iterator[Compiler]:
     compiler = Compiler(vocabulary, wake=lambda: None)
     compiler.prewarm()
     compiler.submit(ANY_OBJECT).result(60)
+    compiler.submit(Ebnf('root ::= "a"')).result(60)  # loads an engine that an idle second would have loaded
     yield compiler
     compiler.close()
 
