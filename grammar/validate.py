@@ -13,13 +13,14 @@ import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from itertools import islice
 from typing import Any, NoReturn
 
 import jsonschema_rs
 
 from .check_cost import most_looks
+from .dialect import adapted
 from .errors import BadSchema, TooComplex
 
 MAX_PROBLEMS = 16
@@ -55,14 +56,14 @@ UNTOLD = Problem("", "", "does not satisfy the schema, which is too intricate fo
 class Validator:
     """A schema, compiled once. Safe to use from several threads.
 
-    Raises TooComplex for a schema nested hundreds deep, BadSchema for what is no schema of its draft: the one `$schema` names, else 2020-12, else draft 7 for the
-    older shapes that 2020-12 gave up (`items` as a list).
+    Its draft is the one `$schema` names, else 2020-12; words of other dialects are understood (see `dialect`). Raises
+    BadSchema for what is no schema, TooComplex for one nested hundreds deep.
     """
 
     def __init__(self, schema: Schema) -> None:
-        self._validator = _compiled(schema)
-        self._schema = schema
-        self._looks = most_looks(schema, KNOWN_LEVELS)
+        self._schema = _adapted(schema)
+        self._validator = _compiled(self._schema)
+        self._looks = most_looks(self._schema, KNOWN_LEVELS)
 
     def problems(self, text: str) -> tuple[Problem, ...]:
         """What is wrong with the text; empty if it is valid. Takes milliseconds for long ones.
@@ -118,18 +119,21 @@ def _parts(value: object) -> Iterable[object]:
     return value if isinstance(value, list) else ()
 
 
+def _adapted(schema: Schema) -> Schema:
+    try:
+        return adapted(schema)
+    except RecursionError:
+        raise TooComplex("the schema is nested too deeply") from None
+
+
 def _compiled(schema: Schema) -> jsonschema_rs.Validator:
     try:
         return jsonschema_rs.validator_for(schema, **_OPTIONS)
     except jsonschema_rs.ValidationError as error:
-        if not isinstance(schema, dict) or "$schema" in schema:
-            raise _bad(error) from None
-        try:
-            return jsonschema_rs.Draft7Validator(schema, **_OPTIONS)
-        except jsonschema_rs.ValidationError:
-            raise _bad(error) from None
-    except ValueError as error:
-        raise TooComplex(f"{error}"[:MAX_MESSAGE]) from None
+        # the instance of such an error is the schema: its path leads to what is wrong in it
+        raise BadSchema(error.message[:MAX_MESSAGE], path=pointer(error.instance_path)) from None
+    except ValueError:
+        raise TooComplex("the schema is nested too deeply") from None
 
 
 _OPTIONS: dict[str, Any] = {
@@ -139,11 +143,6 @@ _OPTIONS: dict[str, Any] = {
         backtrack_limit=BACKTRACK_LIMIT, size_limit=PATTERN_BYTES, dfa_size_limit=PATTERN_BYTES
     ),
 }
-
-
-def _bad(error: jsonschema_rs.ValidationError) -> BadSchema:
-    """The instance of such an error is the schema: its path leads to what is wrong in it."""
-    return BadSchema(error.message[:MAX_MESSAGE], path=pointer(error.instance_path))
 
 
 def _problem(error: jsonschema_rs.ValidationError) -> Problem:
@@ -168,6 +167,8 @@ _SURROGATES = re.compile(
     r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
 _HALF = 6
+_HIGHEST = 999_999
+"""An exponent that stands for every higher one."""
 
 
 def _whole(found: re.Match[str]) -> str:
@@ -186,4 +187,9 @@ def _integer(digits: str) -> int | Decimal:
 
 def _decimal(digits: str) -> float | Decimal:
     number = float(digits)
-    return number if math.isfinite(number) else Decimal(digits)
+    if math.isfinite(number):
+        return number
+    try:
+        return Decimal(digits)
+    except InvalidOperation:
+        return Decimal(1).scaleb(_HIGHEST).copy_sign(Decimal(number))
