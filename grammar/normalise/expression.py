@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Union
 
 LAST = 0x10FFFF
+_LAST_CONTROL = 0x1F
+_OF_CONTROLS = frozenset({"C", "Cc", "Control", "Other", "cntrl"})
 LONGEST_LIST = 20_000
 LONGEST_WORD = 200
 SURROGATES = (0xD800, 0xDFFF)
@@ -232,17 +234,31 @@ def _text(expression: Expression) -> str:
         case Chars(ranges):
             return _class_text(ranges)
         case Property(name, negated):
-            return f"\\{'P' if negated else 'p'}{{{name}}}"
+            return _property_text(name, negated)
         case Concat(parts):
             return "".join(_part_text(part) for part in parts)
         case Alternatives(()):
             return "[^\\s\\S]"
         case Alternatives(parts):
-            return "|".join(_text(part) for part in parts)
+            return "|".join(_text(part) for part in _gathered(parts))
         case Repeat(part, least, most):
             return _repeated_text(part) + _count_text(least, most)
         case _:
             raise ValueError("an intersection or a complement has no text")
+
+
+def _gathered(parts: tuple[Expression, ...]) -> list[Expression]:
+    """The alternatives with all characters among them in one class, which an engine would make of them anyway."""
+    ranges = [range_ for part in parts if isinstance(part, Chars) for range_ in part.ranges]
+    others = [part for part in parts if not isinstance(part, Chars)]
+    return [*([chars(ranges)] if ranges else []), *others]
+
+
+def _property_text(name: str, negated: bool) -> str:
+    """Without U+0000 where the property may be a trap of the kind that `_without_trap` knows."""
+    if negated:
+        return f"[^\\p{{{name}}}\\x00]"
+    return f"[\\p{{{name}}}--\\x00]" if name in _OF_CONTROLS else f"\\p{{{name}}}"
 
 
 def _repeated_text(part: Expression) -> str:
@@ -262,11 +278,28 @@ def _count_text(least: int, most: int | None) -> str:
 def _class_text(ranges: tuple[Range, ...]) -> str:
     if ranges == ANY_CHARACTER.ranges:
         return "[\\s\\S]"
+    ranges = _without_trap(ranges)
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return _char_text(ranges[0][0], _SYNTAX)
     if ranges and ranges[-1][1] == LAST:
         return f"[^{_ranges_text(without(ranges).ranges)}]"
     return f"[{_ranges_text(ranges)}]"
+
+
+def _without_trap(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
+    """The class without U+0000 where llguidance 1.9 would take too much for it.
+
+    In JSON text it writes a class that has all control characters with every escape there is, those of `"` and `\\`
+    included, though these may not be in the class.
+    """
+    low, high = ranges[0] if ranges else (1, 1)
+    if low > 0 or high < _LAST_CONTROL or all(_holds(ranges, ord(char)) for char in '"\\'):
+        return ranges
+    return ((1, high), *ranges[1:])
+
+
+def _holds(ranges: tuple[Range, ...], code: int) -> bool:
+    return any(low <= code <= high for low, high in ranges)
 
 
 def _ranges_text(ranges: tuple[Range, ...]) -> str:
