@@ -10,13 +10,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from . import expression as rx
 from .expression import Both, Chars, Complement, Concat, Expression, Property, Repeat, TooLarge
 
 _MOST_POINTS = 4_000
 _MOST_STATES = 600
-_MOST_TEXT = 20_000
+_MOST_ELIMINATED = 200
+_MOST_TEXT = 5_000
 Points = frozenset[int]
 
 
@@ -28,7 +30,13 @@ def matches(expression: Expression, text: str) -> bool:
         case Complement(part):
             return not matches(part, text)
         case _:
-            return Matcher(expression)(text)
+            return matcher(expression)(text)
+
+
+@lru_cache(maxsize=64)
+def matcher(expression: Expression) -> Matcher:
+    """For many texts, and again for the next of the same expression. Raises TooLarge."""
+    return Matcher(expression)
 
 
 class Matcher:
@@ -49,7 +57,25 @@ def is_empty(expression: Expression) -> bool:
     """Whether no string is in the set. Raises TooLarge."""
     if rx.plain(expression):
         return _no_way_through(expression)
-    return not _Explored.of(expression).accepting
+    return _first_accepted(expression) is None
+
+
+def _first_accepted(expression: Expression) -> object | None:
+    solver = _Solver(expression, _Alphabet.of([expression]))
+    seen = {solver.start}
+    waiting = [solver.start]
+    while waiting:
+        state = waiting.pop()
+        if solver.accepts(state):
+            return state
+        for letter in range(len(solver.alphabet.ranges)):
+            to = solver.step(state, letter)
+            if to not in seen and not solver.dead(to):
+                if len(seen) >= _MOST_STATES * 4:
+                    raise TooLarge
+                seen.add(to)
+                waiting.append(to)
+    return None
 
 
 def disjoint(one: Expression, other: Expression) -> bool:
@@ -243,6 +269,7 @@ class _Solver:
         self.alphabet = alphabet
         self._machines: list[_Machine] = []
         self._rule = self._combine(expression)
+        self._musts = list(_must_hold(self._rule))
 
     @property
     def start(self) -> tuple[Points, ...]:
@@ -253,6 +280,10 @@ class _Solver:
 
     def accepts(self, state: tuple[Points, ...]) -> bool:
         return self._holds(self._rule, state)
+
+    def dead(self, state: tuple[Points, ...]) -> bool:
+        """Whether nothing can be accepted from here on because a part that has to match is at an end."""
+        return any(not state[index] for index in self._musts)
 
     def _combine(self, expression: Expression) -> tuple[str, tuple[object, ...]]:
         match expression:
@@ -274,6 +305,17 @@ class _Solver:
         return all(held) if kind == "and" else not next(held)
 
 
+def _must_hold(rule: tuple[str, tuple[object, ...]]) -> Iterable[int]:
+    kind, parts = rule
+    if kind == "machine":
+        (index,) = parts
+        assert isinstance(index, int)
+        yield index
+    elif kind == "and":
+        for part in parts:
+            yield from _must_hold(part)  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True, slots=True)
 class _Explored:
     """A whole deterministic automaton; state 0 is the start. Only states from which an end can be reached."""
@@ -293,6 +335,8 @@ class _Explored:
             ways: dict[int, int] = {}
             for letter in range(len(alphabet.ranges)):
                 to = solver.step(state, letter)
+                if solver.dead(to):
+                    continue
                 if to not in numbers:
                     if len(numbers) >= _MOST_STATES:
                         raise TooLarge
@@ -378,6 +422,8 @@ class _Diagram:
 
 
 def _eliminated(machine: _Explored) -> Expression:
+    if len(machine.moves) > _MOST_ELIMINATED:
+        raise TooLarge
     diagram = _Diagram()
     start, end = -1, -2
     diagram.add(start, 0, rx.EMPTY)
@@ -397,7 +443,7 @@ def _eliminated(machine: _Explored) -> Expression:
         state = min(left, key=lambda each: (diagram.cost(each), -each))
         left.remove(state)
         spent += diagram.eliminate(state)
-        if spent > _MOST_TEXT * 10:
+        if spent > _MOST_TEXT * 4:
             raise TooLarge
     result = diagram.arrows.get(start, {}).get(end, rx.NOTHING)
     if _size(result) > _MOST_TEXT:

@@ -26,12 +26,12 @@ _XGRAMMAR_KEYWORDS = frozenset(
 )
 
 
-def engines(schema: dict[str, Any] | bool) -> tuple[BackendName, ...]:
+def engines(schema: dict[str, Any]) -> tuple[BackendName, ...]:
     """Best first."""
     return ("llguidance", "xgrammar") if _xgrammar(schema) else ("llguidance",)
 
 
-def _xgrammar(schema: dict[str, Any] | bool) -> bool:
+def _xgrammar(schema: dict[str, Any]) -> bool:
     waiting: list[Any] = [schema]
     while waiting:
         each = waiting.pop()

@@ -24,7 +24,6 @@ from .reader import exact
 from .states import EVERYTHING, NOTHING, Loss, State, States
 from .strings import StringShape
 
-_MOST_SHAPES = 512
 _MOST_UNEVALUATED = 5
 _PROBE_DEPTH = 3
 _MOST_PROBES = 50_000
@@ -54,6 +53,8 @@ ANY_SHAPE: dict[str, Shape] = {
     "object": ObjectShape(),
 }
 
+_ANY_SHAPES = frozenset(ANY_SHAPE.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -71,8 +72,15 @@ Tracked = tuple[tuple[Shape, Seen], ...]
 
 
 class Expander:
-    def __init__(self, states: States) -> None:
+    """`most_shapes` bounds the alternatives that a combination may make; past it part of the combination is left out.
+
+    Raises TooLarge when all combinations together are more than `most_work`.
+    """
+
+    def __init__(self, states: States, most_shapes: int, most_work: int) -> None:
         self._states = states
+        self._most_shapes = most_shapes
+        self._work_left = most_work
         self._of_state: dict[tuple[State, str], Shapes] = {}
         self._of_literal: dict[tuple[int, str], Shapes] = {}
         self._empty: dict[tuple[State, int], bool] = {}
@@ -81,11 +89,13 @@ class Expander:
 
     def shapes(self, state: State, kind: str) -> Shapes:
         """The alternatives for values of that type; none: the state allows no such value."""
+        if state == NOTHING:
+            return ()
         key = (state, kind)
         found = self._of_state.get(key)
         if found is None:
-            found = (ANY_SHAPE[kind],)
-            for number in state:
+            found = self._literal(state[0], kind) if state else (ANY_SHAPE[kind],)
+            for number in state[1:]:
                 found = self._product(found, self._literal(number, kind), self._sites(number))
             self._of_state[key] = found
         return found
@@ -115,9 +125,8 @@ class Expander:
                 needed = [shape.at(index) for index in range(min(shape.low, len(shape.prefix) + 1))]
                 return any(self._empty_state(state, depth) for state in needed)
             case ObjectShape():
-                return any(
-                    self._empty_state(shape.state_of(name, self._states), depth) for name in shape.needs
-                )
+                self._work_left -= shape.weight // 8
+                return any(self._empty_state(state, depth) for state in shape.needed(self._states))
             case _:
                 return False
 
@@ -166,6 +175,9 @@ class Expander:
         return tuple(site for atom in literal.node.atoms for site in atom.sites)
 
     def _meet(self, one: Shape, other: Shape) -> Shape | None:
+        self._work_left -= 1
+        if self._work_left < 0:
+            raise TooLarge
         match one, other:
             case NumberShape(), NumberShape():
                 return one.meet(other)
@@ -174,6 +186,7 @@ class Expander:
             case ArrayShape(), ArrayShape():
                 return one.meet(other, self._states)
             case ObjectShape(), ObjectShape():
+                self._work_left -= (one.weight + other.weight) // 8
                 return one.meet(other, self._states)
             case AtomShape(values, losses), AtomShape():
                 kept = tuple(value for value in values if value in other.values)
@@ -182,8 +195,12 @@ class Expander:
 
     def _product(self, one: Shapes, other: Shapes, sites: Iterable[Site]) -> Shapes:
         """What is in both; without the second, noted at the sites, if that makes too many alternatives."""
-        if len(one) * len(other) > _MOST_SHAPES and min(len(one), len(other)) > 1:
+        if len(one) * len(other) > self._most_shapes and min(len(one), len(other)) > 1:
             return _all_lossy(one, sites, "too many alternatives together")
+        if len(one) == 1 and one[0] in _ANY_SHAPES:
+            return other
+        if len(other) == 1 and other[0] in _ANY_SHAPES:
+            return one
         met = (self._meet(left, right) for left in one for right in other)
         return tuple(dict.fromkeys(shape for shape in met if shape is not None))
 
@@ -209,13 +226,14 @@ class Expander:
     # A node that holds
 
     def _held(self, each: Node, kind: str) -> Shapes:
-        found: Shapes = (ANY_SHAPE[kind],)
+        found: Shapes | None = None
         for atom in each.atoms:
-            if not found:
-                break
             if kind in _KINDS.get(type(atom), TYPES):
-                found = self._product(found, self._atom(atom, kind), atom.sites)
-        return found
+                part = self._atom(atom, kind)
+                found = part if found is None else self._product(found, part, atom.sites)
+                if not found:
+                    return ()
+        return (ANY_SHAPE[kind],) if found is None else found
 
     def _atom(self, atom: node.Atom, kind: str) -> Shapes:  # noqa: C901, PLR0911, PLR0912 - one case a keyword
         states = self._states
@@ -229,7 +247,8 @@ class Expander:
             case node.Range(low=low, high=high, open=opened):
                 return (NumberShape(low, high, opened and low is not None, opened and high is not None),)
             case node.Multiple(step=step):
-                return (NumberShape(step=step),)
+                shape = NumberShape(step=step).settled()
+                return () if shape is None else (shape,)
             case node.Length(low=low, high=high):
                 return (StringShape((), low, high),)
             case node.Matches(expression=expression, reason=reason):
@@ -238,8 +257,8 @@ class Expander:
                 return (StringShape((expression,)),)
             case node.Items(prefix=prefix, rest=rest):
                 items = tuple(states.holding(item) for item in prefix)
-                shape = ArrayShape(items, EVERYTHING if rest is None else states.holding(rest)).trimmed()
-                return () if shape is None else (shape,)
+                array = ArrayShape(items, EVERYTHING if rest is None else states.holding(rest)).trimmed()
+                return () if array is None else (array,)
             case node.ItemCount(low=low, high=high):
                 return (ArrayShape(low=low, high=high),)
             case node.Contains(node=below, low=low, high=high):
@@ -437,7 +456,7 @@ class Expander:
                 return tuple(
                     (shape, Seen((), len(prefix), rest is not None)) for shape in self._atom(atom, kind)
                 )
-            case node.Contains():
+            case node.Contains() | node.Beyond():
                 raise TooLarge
             case node.All(nodes=nodes):
                 found: Tracked = ((ANY_SHAPE[kind], Seen()),)
@@ -500,7 +519,7 @@ class Expander:
         return (*condition, *otherwise)
 
     def _tracked_product(self, one: Tracked, other: Tracked) -> Tracked:
-        if len(one) * len(other) > _MOST_SHAPES:
+        if len(one) * len(other) > self._most_shapes:
             raise TooLarge
         found = []
         for left, seen in one:

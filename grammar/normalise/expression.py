@@ -179,6 +179,32 @@ def plain(expression: Expression) -> bool:
             return False
 
 
+def counting(expression: Expression) -> int:
+    """How many repetitions of parts of no fixed length are counted at most: what a length beside them is multiplied by."""
+    match expression:
+        case Concat(parts) | Alternatives(parts) | Both(parts):
+            return max(map(counting, parts), default=0)
+        case Repeat(part, least, most):
+            count = least if most is None else most
+            return max(counting(part), count * max(1, counting(part)) if _varies(part) and count > 1 else 0)
+        case Complement(part):
+            return counting(part)
+        case _:
+            return 0
+
+
+def _varies(expression: Expression) -> bool:
+    match expression:
+        case Concat(parts) | Both(parts):
+            return any(map(_varies, parts))
+        case Repeat(_, least, most):
+            return least != most
+        case Alternatives() | Complement():
+            return True
+        case _:
+            return False
+
+
 def any_of(texts: Iterable[str]) -> Expression:
     """One of these texts."""
     return alternatives(literal(text) for text in texts)
@@ -276,6 +302,8 @@ def _count_text(least: int, most: int | None) -> str:
 
 
 def _class_text(ranges: tuple[Range, ...]) -> str:
+    if not ranges:
+        return "[^\\s\\S]"
     if ranges == ANY_CHARACTER.ranges:
         return "[\\s\\S]"
     ranges = _without_trap(ranges)

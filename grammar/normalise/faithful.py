@@ -1,4 +1,4 @@
-"""Numbers that engines keep exactly: they compare in binary floating point and count decimals in 32 bits."""
+"""Numbers that engines keep exactly: they compare in binary floating point and count steps one by one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ _LARGEST = 1 << 53
 _SMALLEST = Fraction(1, 10**30)
 _LARGEST_INT64 = (1 << 63) - 1
 _MOST_DECIMALS = 9
+_MOST_STEPS = 100_000
 
 
 def number(value: Fraction) -> bool:
@@ -28,7 +29,7 @@ def decimals(step: Fraction) -> int | None:
         if places > _MOST_DECIMALS:
             return None
     exactly = step * 10**places
-    return places if exactly == scaled and scaled < 1 << 32 else None
+    return places if exactly == scaled and scaled <= _MOST_STEPS else None
 
 
 def kept(shape: NumberShape) -> NumberShape:

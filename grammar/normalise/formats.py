@@ -43,6 +43,7 @@ _IPV6 = "|".join(
     ]
 )
 _ATOM = r"[a-zA-Z0-9!#$%&'*+\-/=?\^_`{|}~]+"
+_QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
 _PCT = "%[0-9a-fA-F]{2}"
 _PLAIN = r"a-zA-Z0-9\-._~!$&'()*+,;="
 _PCHAR = rf"(?:[{_PLAIN}:@]|{_PCT})"
@@ -63,7 +64,7 @@ _PATTERNS = {
     "date-time": rf"{_DATE}[tT]{_TIME}",
     "time": _TIME,
     "duration": rf"P(?:{_DURATION_DATE}(?:{_DURATION_TIME})?|{_DURATION_TIME}|[0-9]+W)",
-    "email": rf"{_ATOM}(?:\.{_ATOM})*@(?:{_LABEL}(?:\.{_LABEL})*|\[{_IPV4}\])",
+    "email": rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@(?:{_LABEL}(?:\.{_LABEL})*|\[{_IPV4}\]|\[IPv6:(?:{_IPV6})\])",
     "hostname": rf"{_LABEL}(?:\.{_LABEL})*",
     "ipv4": _IPV4,
     "ipv6": _IPV6,

@@ -51,7 +51,8 @@ def _has_value(each: Solved, found: set[State]) -> bool:
         return False
     if isinstance(each, SolvedObject) and each.low > len(each.needs):
         possible = sum(state in found for _, state in each.named)
-        return any(region.state in found for region in each.regions) or possible >= each.low
+        unnamed = (*(region.state for region in each.regions), each.rest)
+        return any(state in found for state in unnamed) or possible >= each.low
     return True
 
 
@@ -74,6 +75,7 @@ def _pruned(kinds: tuple[Solved, ...], found: set[State]) -> tuple[Solved, ...]:
                     each,
                     named=tuple((name, state if state in found else NOTHING) for name, state in each.named),
                     regions=tuple(region for region in each.regions if region.state in found),
+                    rest=each.rest if each.rest in found else NOTHING,
                 )
             )
         else:

@@ -54,9 +54,9 @@ class NumberShape:
             None,
             losses,
         )
-        return met._settled()
+        return met.settled()
 
-    def _settled(self) -> NumberShape | None:
+    def settled(self) -> NumberShape | None:
         """The same with bounds that are members where there are such; short intervals of multiples as their values."""
         step = self.step
         if self.integers:

@@ -14,7 +14,8 @@ from .node import Site
 from .states import EVERYTHING, NOTHING, Loss, State, States
 
 _MOST_CHOICES = 64
-_MOST_PATTERNS = 8
+_MOST_PATTERNS = 32
+_MOST_PARTS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,49 +40,90 @@ class Extra:
 
 @dataclass(frozen=True, slots=True)
 class ObjectShape:
+    """`order` has the named keys in the order of the schema where that is not the order of the layers."""
+
     layers: tuple[Layer, ...] = ()
     needs: tuple[str, ...] = ()
     low: int = 0
     high: int | None = None
     extras: tuple[Extra, ...] = ()
     losses: frozenset[Loss] = frozenset()
+    order: tuple[str, ...] | None = None
 
     def meet(self, other: ObjectShape, states: States) -> ObjectShape | None:
         highs = [high for high in (self.high, other.high) if high is not None]
         met = ObjectShape(
-            tuple(dict.fromkeys(self.layers + other.layers)),
+            _merged(self.layers, other.layers, states),
             tuple(dict.fromkeys(self.needs + other.needs)),
             max(self.low, other.low),
             min(highs, default=None),
             tuple(dict.fromkeys(self.extras + other.extras)),
             self.losses | other.losses,
+            tuple(dict.fromkeys((*self.named(), *other.named()))),
         )
         if met.high is not None and max(met.low, len(met.needs)) > met.high:
             return None
-        impossible = any(met.state_of(name, states) == NOTHING for name in met.needs)
-        return None if impossible else met
+        return None if any(state == NOTHING for state in met.needed(states)) else met
 
-    def state_of(self, name: str, states: States) -> State:
-        """What the value under a key has to satisfy. Where a pattern is too hard to try: everything, which is too much."""
-        state = EVERYTHING
-        for layer in self.layers:
-            try:
-                state = states.both(state, _in_layer(layer, name, states))
-            except TooLarge:
-                continue
-        return state
+    def needed(self, states: States) -> list[State]:
+        """What the values under the needed keys have to satisfy. Where a pattern is too hard to try: too much."""
+        if not self.needs:
+            return []
+        known = [dict(layer.named) for layer in self.layers]
+        return [_state_of(name, self.layers, known, states) for name in self.needs]
 
-    def names(self) -> list[str]:
-        """All keys that are named, in the order of the schema; then those that are only required."""
-        named = dict.fromkeys(name for layer in self.layers for name, _ in layer.named)
-        return list(named | dict.fromkeys(self.needs))
+    def named(self) -> tuple[str, ...]:
+        """All keys that are named, in the order of the schema."""
+        if self.order is not None:
+            return self.order
+        return tuple(dict.fromkeys(name for layer in self.layers for name, _ in layer.named))
+
+    @property
+    def weight(self) -> int:
+        """About what it costs to look at."""
+        return len(self.layers) * len(self.needs)
 
     def lossy(self, loss: Loss) -> ObjectShape:
         return replace(self, losses=self.losses | {loss})
 
 
-def _in_layer(layer: Layer, name: str, states: States) -> State:
-    found = [state for known, state in layer.named if known == name]
+def _merged(one: tuple[Layer, ...], other: tuple[Layer, ...], states: States) -> tuple[Layer, ...]:
+    """The layers of both; those that speak of named keys only as one."""
+    layers = tuple(dict.fromkeys(one + other))
+    if len(layers) < 2:
+        return layers
+    named: dict[str, State] = {}
+    kept = []
+    for layer in layers:
+        if layer.patterns or layer.rest:
+            kept.append(layer)
+        else:
+            for name, state in layer.named:
+                named[name] = states.both(named[name], state) if name in named else state
+    return (Layer(tuple(named.items())), *kept) if named else tuple(kept)
+
+
+def _state_of(
+    name: str,
+    layers: tuple[Layer, ...],
+    known: list[dict[str, State]],
+    states: States,
+    *,
+    strict: bool = False,
+) -> State:
+    """What the value under a key has to satisfy. A pattern that is too hard to try raises TooLarge or is left out."""
+    state = EVERYTHING
+    for layer, named in zip(layers, known, strict=True):
+        try:
+            state = states.both(state, _in_layer(name, layer, named, states))
+        except TooLarge:
+            if strict:
+                raise
+    return state
+
+
+def _in_layer(name: str, layer: Layer, named: dict[str, State], states: States) -> State:
+    found = [named[name]] if name in named else []
     found.extend(state for pattern, state in layer.patterns if automaton.matches(pattern, name))
     if not found:
         return layer.rest
@@ -104,14 +146,20 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class SolvedObject:
-    """Regions are disjoint; a key in none of them is not allowed."""
+    """Regions are disjoint; `rest` is for keys that are not named and in none of them."""
 
     named: tuple[tuple[str, State], ...]
     regions: tuple[Region, ...]
+    rest: State
     needs: tuple[str, ...]
     low: int
     high: int | None
     losses: frozenset[Loss]
+
+    @property
+    def open(self) -> bool:
+        """Whether it may have keys that are not named."""
+        return bool(self.regions) or self.rest != NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,68 +175,106 @@ def solved(
 ) -> list[SolvedObject]:
     """In one or more alternatives. `possible` may say no only to states that no value satisfies."""
     losses = set(shape.losses)
+    known = [dict(layer.named) for layer in shape.layers]
+    names = tuple(dict.fromkeys(shape.named() + shape.needs))
     try:
-        named = tuple((name, _strict_state(shape, name, states)) for name in shape.names())
-        regions = _regions(shape.layers, [name for name, _ in named], states)
+        named = tuple((name, _state_of(name, shape.layers, known, states, strict=True)) for name in names)
+        regions, rest = _regions(shape.layers, [name for name, _ in named], states)
+        if rest != NOTHING:
+            losses |= {
+                Loss(site, "keys that no pattern matches, however they are spelled")
+                for site in blame.patterns
+            }
     except TooLarge:
         losses |= {Loss(site, "regular expressions that are too complex together") for site in blame.patterns}
-        named = tuple((name, EVERYTHING) for name in shape.names())
-        regions = (Region(rx.ANYTHING, EVERYTHING),)
+        named = tuple((name, EVERYTHING) for name in names)
+        regions, rest = (Region(rx.ANYTHING, EVERYTHING),), NOTHING
     named = tuple((name, state if possible(state) else NOTHING) for name, state in named)
     regions = tuple(region for region in regions if possible(region.state))
-    known = dict(named)
-    if any(known[name] == NOTHING for name in shape.needs):
+    by_name = dict(named)
+    if any(by_name[name] == NOTHING for name in shape.needs):
         return []
-    plain = SolvedObject(named, regions, shape.needs, shape.low, shape.high, frozenset(losses))
+    if not possible(rest):
+        rest = NOTHING
+    plain = SolvedObject(named, regions, rest, shape.needs, shape.low, shape.high, frozenset(losses))
     found: list[SolvedObject] = []
     for each in _with_extras(plain, shape.extras, blame):
         found.extend(_counted(each, blame))
     return found
 
 
-def _strict_state(shape: ObjectShape, name: str, states: States) -> State:
-    state = EVERYTHING
-    for layer in shape.layers:
-        state = states.both(state, _in_layer(layer, name, states))
-    return state
-
-
-def _regions(layers: tuple[Layer, ...], names: list[str], states: States) -> tuple[Region, ...]:
-    """The keys that nobody names, divided by the patterns of all layers."""
-    patterns = list(dict.fromkeys(pattern for layer in layers for pattern, _ in _grouped(layer)))
+def _regions(layers: tuple[Layer, ...], names: list[str], states: States) -> tuple[tuple[Region, ...], State]:
+    """The keys that nobody names, divided by the patterns of all layers, and the state of other keys if those that no
+    pattern matches are too hard to describe."""
     grouped = [replace(layer, patterns=_grouped(layer)) for layer in layers]
+    patterns = list(dict.fromkeys(pattern for layer in grouped for pattern, _ in layer.patterns))
     if len(patterns) > _MOST_PATTERNS:
         raise TooLarge
-    parts: list[tuple[tuple[Expression, ...], tuple[Expression, ...]]] = [((), ())]
-    for pattern in patterns:
-        parts = [
-            part
-            for inside, outside in parts
-            for part in (((*inside, pattern), outside), (inside, (*outside, pattern)))
-        ]
+    touching = _touching(patterns)
     by_state: dict[State, list[Expression]] = {}
-    for inside, outside in parts:
+    for inside in _parts(patterns, touching):
         state = EVERYTHING
         for layer in grouped:
             state = states.both(state, _for_part(layer, inside, states))
         if state == NOTHING:
             continue
-        keys = _keys(inside, outside)
-        if keys is not None:
-            by_state.setdefault(state, []).append(keys)
-    return tuple(
-        Region(keys, state)
-        for state, parts_of in by_state.items()
-        if (keys := _unnamed(rx.alternatives(parts_of), names if state else [])) != rx.NOTHING
-    )
+        met = set.intersection(*(touching[pattern] for pattern in inside)) if inside else set(patterns)
+        keys = rx.both([*inside, *(rx.Complement(other) for other in patterns if other in met - set(inside))])
+        by_state.setdefault(state, []).append(keys)
+    regions = []
+    rest = NOTHING
+    for state, parts in by_state.items():
+        try:
+            keys = _unnamed(
+                rx.alternatives(automaton.simplified(part) for part in parts), names if state else []
+            )
+        except TooLarge:
+            if rest != NOTHING or not any(_of_no_pattern(part) for part in parts):
+                raise
+            rest = state
+        else:
+            if keys != rx.NOTHING:
+                regions.append(Region(keys, state))
+    return tuple(regions), rest
+
+
+def _of_no_pattern(keys: Expression) -> bool:
+    parts = keys.parts if isinstance(keys, rx.Both) else (keys,)
+    return all(isinstance(part, rx.Complement) for part in parts)
+
+
+def _touching(patterns: list[Expression]) -> dict[Expression, set[Expression]]:
+    """For each pattern those that match some key which it matches too, itself among them."""
+    found = {pattern: {pattern} for pattern in patterns}
+    for one, other in combinations(patterns, 2):
+        if not automaton.disjoint(one, other):
+            found[one].add(other)
+            found[other].add(one)
+    return found
+
+
+def _parts(
+    patterns: list[Expression], touching: dict[Expression, set[Expression]]
+) -> Iterator[tuple[Expression, ...]]:
+    """The sets of patterns that match some key together, the empty one first."""
+    waiting: list[tuple[tuple[Expression, ...], int]] = [((), 0)]
+    for count, (inside, start) in enumerate(waiting, 1):
+        if count > _MOST_PARTS:
+            raise TooLarge
+        yield inside
+        for index in range(start, len(patterns)):
+            pattern = patterns[index]
+            if all(pattern in touching[other] for other in inside):
+                more = (*inside, pattern)
+                if len(more) <= 2 or not automaton.is_empty(rx.both(more)):
+                    waiting.append((more, index + 1))
 
 
 def _unnamed(keys: Expression, names: list[str]) -> Expression:
     """The keys without those that are named."""
     keys = automaton.simplified(keys)
     if keys != rx.ANYTHING:
-        matcher = automaton.Matcher(keys) if names else None
-        names = [name for name in names if matcher is not None and matcher(name)]
+        names = [name for name in names if automaton.matches(keys, name)]
     if not names:
         return keys
     others = rx.none_of(names)
@@ -215,19 +301,6 @@ def _for_part(layer: Layer, inside: tuple[Expression, ...], states: States) -> S
     return state
 
 
-def _keys(inside: tuple[Expression, ...], outside: tuple[Expression, ...]) -> Expression | None:
-    """The keys in all of these and in none of those; None if there are none."""
-    if len(inside) > 1 and automaton.is_empty(rx.both(inside)):
-        return None
-    touching = outside
-    if inside:
-        touching = tuple(other for other in outside if not automaton.disjoint(rx.both(inside), other))
-    keys = rx.both([*inside, *(rx.Complement(other) for other in touching)])
-    if touching and automaton.is_empty(keys):
-        return None
-    return automaton.simplified(keys)
-
-
 def _with_extras(shape: SolvedObject, extras: tuple[Extra, ...], blame: Fallback) -> Iterator[SolvedObject]:
     """At least one key beyond those names, for each of the extras. A key that is not named is beyond all of them."""
     if not extras:
@@ -239,7 +312,7 @@ def _with_extras(shape: SolvedObject, extras: tuple[Extra, ...], blame: Fallback
         if name not in extra.names:
             needing = tuple(dict.fromkeys((*shape.needs, name)))
             yield from _with_extras(replace(shape, needs=needing), others, blame)
-    if not shape.regions:
+    if not shape.open:
         return
     optional = [name for name in allowed if name not in shape.needs]
     if 2 ** len(optional) > _MOST_CHOICES:
@@ -273,11 +346,11 @@ def _counted(shape: SolvedObject, blame: Fallback) -> Iterator[SolvedObject]:
     most = None if shape.high is None else shape.high - len(shape.needs)
     if most is not None and most < 0:
         return
-    if not shape.regions and most is not None and most >= len(optional):
+    if not shape.open and most is not None and most >= len(optional):
         most = None
     if not least and most is None:
         yield replace(shape, low=0, high=None)
-    elif not shape.regions:
+    elif not shape.open:
         yield from _counted_closed(shape, optional, least, most, blame)
     elif 2 ** len(optional) > _MOST_CHOICES:
         yield _uncounted(shape, blame, "too many keys may be left out")

@@ -28,8 +28,9 @@ _DEEPEST = 16
 Schema = dict[str, Any] | bool
 
 
-def render(root: State, alternatives: Alternatives) -> Schema:
-    return _Writer(root, alternatives).schema()
+def render(root: State, alternatives: Alternatives) -> dict[str, Any]:
+    schema = _Writer(root, alternatives).schema()
+    return {} if isinstance(schema, bool) else schema
 
 
 class _Writer:
@@ -119,9 +120,10 @@ class _Writer:
 
     def _object(self, each: SolvedObject, depth: int) -> dict[str, Any]:
         schema: dict[str, Any] = {"type": "object"}
-        named = {name: state for name, state in each.named if state != NOTHING or each.regions}
+        named = {name: state for name, state in each.named if state != NOTHING or each.open}
         if named:
             schema["properties"] = {name: self._at(state, depth + 1) for name, state in named.items()}
+        rest = self._at(each.rest, depth + 1)
         open_to_all = len(each.regions) == 1 and each.regions[0].keys == ANYTHING and not named
         if open_to_all:
             if each.regions[0].state != ():
@@ -131,7 +133,7 @@ class _Writer:
                 schema["patternProperties"] = {
                     text_of(region.keys): self._at(region.state, depth + 1) for region in each.regions
                 }
-            schema["additionalProperties"] = False
+            schema["additionalProperties"] = rest
         if each.needs:
             needs = set(each.needs)
             schema["required"] = [name for name in named if name in needs]

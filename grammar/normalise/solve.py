@@ -21,17 +21,29 @@ from .reader import in_place
 from .states import NOTHING, Loss, State, States
 from .strings import StringShape
 
-_MOST_STATES = 30_000
-_MOST_ALTERNATIVES = 60_000
+_MOST_NODES = 8_000
+_MOST_WORK = 6_000
+_GENEROSITY = (256, 16, 1)
+_LAST_RESORT = 20
 _MOST_VALUES = 16
+_MOST_COUNTING = 20_000
 
 Solved = Union[AtomShape, NumberShape, StringShape, ArrayShape, SolvedObject]  # noqa: UP007
 Alternatives = dict[State, dict[str, tuple[Solved, ...]]]
 
 
 def solve(root: State, states: States) -> Alternatives:
-    """Raises TooComplex for what would become too large."""
-    return _Solver(states).all(root)
+    """What would become too large is tried again with fewer alternatives, that is with more losses.
+
+    Raises TooComplex for what is too large even so.
+    """
+    for most_shapes in _GENEROSITY:
+        factor = _LAST_RESORT if most_shapes == _GENEROSITY[-1] else 1
+        try:
+            return _Solver(states, most_shapes, factor).all(root)
+        except TooLarge:
+            continue
+    raise TooComplex("The schema becomes too large when its combinations are written out.")
 
 
 def children(each: Solved) -> Iterator[State]:
@@ -42,34 +54,36 @@ def children(each: Solved) -> Iterator[State]:
     elif isinstance(each, SolvedObject):
         yield from (state for _, state in each.named)
         yield from (region.state for region in each.regions)
+        yield each.rest
 
 
 @dataclass(frozen=True, slots=True)
 class _Blame:
     numbers: tuple[Site, ...]
     strings: tuple[Site, ...]
+    lengths: tuple[Site, ...]
     objects: Fallback
 
 
 class _Solver:
-    def __init__(self, states: States) -> None:
+    def __init__(self, states: States, most_shapes: int, factor: int) -> None:
         self._states = states
-        self._expander = Expander(states)
+        self._expander = Expander(states, most_shapes, _MOST_WORK * factor)
+        self._nodes_left = _MOST_NODES * factor
 
     def all(self, root: State) -> Alternatives:
         found: Alternatives = {}
         waiting = [root]
-        count = 0
         while waiting:
             state = waiting.pop()
             if state in found or state == NOTHING:
                 continue
             found[state] = solved = self._state(state)
-            alternatives = [each for kind in TYPES for each in solved[kind]]
-            count += len(alternatives)
-            if len(found) > _MOST_STATES or count > _MOST_ALTERNATIVES:
-                raise TooComplex("The schema becomes too large when its combinations are written out.")
-            waiting.extend(child for each in alternatives for child in children(each))
+            below = [list(children(each)) for kind in TYPES for each in solved[kind]]
+            self._nodes_left -= len(below) + sum(map(len, below))
+            if self._nodes_left < 0:
+                raise TooLarge
+            waiting.extend(child for each in below for child in each)
         return found
 
     def _state(self, state: State) -> dict[str, tuple[Solved, ...]]:
@@ -122,6 +136,11 @@ class _Solver:
         if lost:
             for site in self._blame(state).strings:
                 kept = kept.lossy(Loss(site, "a regular expression that is too complex"))
+        bound = max(kept.low, kept.high or 0)
+        if bound * max(map(rx.counting, kept.patterns), default=0) > _MOST_COUNTING:
+            kept = replace(kept, low=0, high=None)
+            for site in self._blame(state).lengths:
+                kept = kept.lossy(Loss(site, "a length beside a regular expression that counts as well"))
         return kept
 
     def _listed(self, state: State) -> tuple[State, ...] | None:
@@ -141,6 +160,7 @@ class _Solver:
         """The keywords in a state that speak of numbers, of strings, of patterns for keys, and of the number of keys."""
         numbers: list[Site] = []
         strings: list[Site] = []
+        lengths: list[Site] = []
         patterns: list[Site] = []
         counts: list[Site] = []
         for atom, sites in self._atoms(state):
@@ -149,8 +169,10 @@ class _Solver:
                     numbers.extend(sites)
                 case node.Matches():
                     strings.extend(sites)
+                case node.Length():
+                    lengths.extend(sites)
                 case node.Fields() | node.Names() | node.UnevaluatedFields():
-                    patterns.extend(sites)
+                    patterns.extend(site for site in sites if site.keyword != "properties")
                 case node.FieldCount():
                     counts.extend(sites)
                 case _:
@@ -158,6 +180,7 @@ class _Solver:
         return _Blame(
             tuple(dict.fromkeys(numbers)),
             tuple(dict.fromkeys(strings)),
+            tuple(dict.fromkeys(lengths)),
             Fallback(tuple(dict.fromkeys(patterns)), tuple(dict.fromkeys(counts))),
         )
 

@@ -55,8 +55,8 @@ class StringShape:
 
     def empty(self) -> bool:
         """Whether it is known that there is no such string."""
-        if self.values is not None or (len(self.patterns) <= 1 and not self.low and self.high is None):
-            return bool(self.patterns) and self.patterns[0] == rx.NOTHING
+        if self.values is not None or not self.patterns:
+            return False
         try:
             return automaton.is_empty(self.expression())
         except TooLarge:
@@ -74,8 +74,7 @@ def _kept(
     undecided = []
     for pattern in patterns:
         try:
-            matcher = automaton.Matcher(pattern)
-            kept = [value for value in kept if matcher(value)]
+            kept = [value for value in kept if automaton.matches(pattern, value)]
         except TooLarge:
             undecided.append(pattern)
     return tuple(kept), tuple(undecided)

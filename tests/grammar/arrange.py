@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
 from typing import Any
+
+import jsonschema_rs
 
 from grammar.normalise.reader import exact
 
@@ -41,7 +42,7 @@ class Rendered:
     def guesses(self, value: Any) -> Iterator[Any]:
         """For a value that does not fit: the orders that come closest."""
         yield value
-        for choice in range(4):
+        for choice in range(3):
             yield self._guess(value, self._schema, choice)
 
     def _options(self, schema: Any) -> list[Any]:
@@ -122,15 +123,13 @@ class Rendered:
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    bare = pattern.rstrip("$")
-    escapes = len(bare) - len(bare.rstrip("\\"))
-    return re.compile(pattern[:-1] + r"\Z" if bare != pattern and escapes % 2 == 0 else pattern)
+def _compiled(pattern: str) -> jsonschema_rs.Validator:
+    return jsonschema_rs.validator_for({"pattern": pattern})
 
 
 def finds(pattern: str, value: str) -> bool:
-    """A rendered pattern by Python's engine: an opinion that is not ours."""
-    return _compiled(pattern).search(value) is not None
+    """A rendered pattern by another engine: an opinion that is not ours."""
+    return _compiled(pattern).is_valid(value)
 
 
 def _require(held: bool) -> None:
