@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from grammar.spec import Choice, FreeText, Grammar, Regex
+from grammar.spec import Choice, FreeText, Grammar, Lark, Regex
 
-from ..shapes import Shape, Slot
+from ..shapes import Shape, Slot, joined, written
 from ..source import SPECIAL, Marks, Out, Reading, Source
 from .schemas import Branch, kind_of
 from .style import Gap
 
 _WHOLE: Final = re.compile(r"\A\^(?P<inside>.*)\$\Z", re.DOTALL)
-_TOKENS: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\(\?[=!<]|[()|^$]", re.DOTALL)
-_WIDE: Final = re.compile(r"(?<!\\)(?:\\\\)*\.|\[\^|\\[DSWPxu]|\(\?(?!:)")
-"""What may match characters that are not written."""
+_TOKENS: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?[=!<]|.", re.DOTALL)
+_CLASSES: Final = frozenset("dDsSwW")
+_CODES: Final = frozenset("pPxuU0")
 
 _SPECIAL: Final = re.compile(f"[{SPECIAL}]")
 _BLANKS: Final = " \t\r\n"
@@ -42,30 +43,74 @@ def spelled(end: Shape, marks: Marks | None = None) -> str:
     return "".join(parts).strip(_BLANKS)
 
 
-def write_string(branch: Branch, end: Shape) -> tuple[Grammar | None, tuple[Gap, ...]]:
-    """Strings of the schema, bare, in which `end` does not occur. None if there are none."""
-    schema, stop = branch.schema, spelled(end)
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """Strings and what is behind them; `gaps` as in `Written`."""
+
+    node: Grammar
+    gaps: tuple[Gap, ...] = ()
+
+
+def write_string(branch: Branch, close: Shape) -> Bare | None:
+    """Strings of the schema and what follows them, whose ending does not occur in them. None if there are none."""
+    schema, stop = branch.schema, spelled(ending(close))
+    free = joined(FreeText((stop,)), written(_without_break(close)))
     if not branch.known:
-        return FreeText((stop,)), (
-            Gap(branch.path, "", "strings stand bare, and the schema is no simple one"),
-        )
+        return Bare(free, (Gap(branch.path, "", "strings stand bare, and the schema is no simple one"),))
     if "const" in schema or "enum" in schema:
         values = [schema["const"]] if "const" in schema else schema["enum"]
         fitting = tuple(
             text for text in values if isinstance(text, str) and _fits(text, schema) and stop not in text
         )
-        return (Choice(fitting), _unchecked(branch, "pattern", "format")) if fitting else (None, ())
+        if not fitting:
+            return None
+        return Bare(joined(Choice(fitting), written(close)), _unchecked(branch, "pattern", "format"))
+    pattern, bounds = schema.get("pattern"), _bounds(schema)
+    whole = None if pattern is None else _inside(pattern)
+    if pattern is not None and whole is None:
+        return Bare(free, _unchecked(branch, "pattern", "format", "minLength", "maxLength"))
+    if whole is None and bounds is None:
+        return Bare(free, _unchecked(branch, "format"))
+    if whole is not None and bounds is None and not _may_match(whole, stop[0]):
+        node = joined(Regex(whole), written(close))
+    else:
+        node = _apart([each for each in (whole, bounds) if each is not None], stop, close)
+    return Bare(node, _unchecked(branch, "format"))
+
+
+def _without_break(shape: Shape) -> Shape:
+    """The shape without a line break before it: free text holds that itself."""
+    first = shape[0]
+    return (first.removeprefix("\n"), *shape[1:]) if isinstance(first, str) else shape
+
+
+def _apart(patterns: list[str], stop: str, close: Shape) -> Grammar:
+    """Texts of all the patterns in which `stop` does not occur, and what follows them. That is in one terminal with them
+    as far as it is text: a terminal by itself would go on as long as it could."""
+    text = next((i for i, piece in enumerate(close) if not isinstance(piece, str)), len(close))
+    behind = "".join(piece for piece in close[:text] if isinstance(piece, str))
+    body = " & ".join(
+        [f"/{_in_slashes(one)}/" for one in patterns] + [f"~(/(?s:.*)/ {_literal(stop)} /(?s:.*)/)"]
+    )
+    return joined(
+        Lark(f"start: TEXT\nTEXT: ({body}) {_literal(behind) if behind else ''}\n"), written(close[text:])
+    )
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text)
+
+
+def _in_slashes(pattern: str) -> str:
+    """A pattern as Lark has it between slashes."""
+    return re.sub(r"\\.|/|\n", lambda m: {"/": r"\/", "\n": r"\n"}.get(m[0], m[0]), pattern, flags=re.DOTALL)
+
+
+def _bounds(schema: Mapping[str, Any]) -> str | None:
     least, most = schema.get("minLength", 0), schema.get("maxLength")
-    if "pattern" in schema:
-        bound = _unchecked(branch, "format", *(("minLength",) if least else ()), "maxLength")
-        node, exact = _matching(schema["pattern"], stop)
-        unsure = () if exact else _unchecked(branch, "pattern")
-        return node, (*bound, *unsure)
-    if least or most is not None:
-        # a text shorter than its end cannot hold it; a longer one does without its first character
-        character = "(?s:.)" if most is not None and most < len(stop) else f"[^{re.escape(stop[0])}]"
-        return Regex(f"{character}{{{least},{'' if most is None else most}}}"), _unchecked(branch, "format")
-    return FreeText((stop,)), _unchecked(branch, "format")
+    if not least and most is None:
+        return None
+    return f"(?s:.{{{least},{'' if most is None else most}}})"
 
 
 def _fits(text: str, schema: Mapping[str, Any]) -> bool:
@@ -81,29 +126,36 @@ def _unchecked(branch: Branch, *keywords: str) -> tuple[Gap, ...]:
     )
 
 
-def _matching(pattern: str, stop: str) -> tuple[Grammar, bool]:
-    """Texts that a pattern is found in, and whether it is certain that none holds the end."""
+def _inside(pattern: str) -> str | None:
+    """The pattern without the anchors around it; None if it has none, or others, or lookarounds, or alternatives that
+    the anchors do not hold together."""
     whole = _WHOLE.match(pattern)
-    if whole is None or _anchored(whole["inside"]):
-        return FreeText((stop,)), False
-    inside = whole["inside"]
-    return Regex(inside), stop[0] not in inside and not _WIDE.search(inside)
-
-
-def _anchored(inside: str) -> bool:
-    """Whether there are anchors in it, or alternatives that the anchors around it do not hold together."""
+    if whole is None:
+        return None
     depth = 0
-    for token in _TOKENS.finditer(inside):
+    for token in _TOKENS.finditer(whole["inside"]):
         match token[0]:
             case "(":
                 depth += 1
             case ")":
                 depth -= 1
             case "|" if depth == 0:
-                return True
+                return None
             case "^" | "$" | "\\b" | "\\B" | "(?=" | "(?!" | "(?<":
+                return None
+    return whole["inside"]
+
+
+def _may_match(pattern: str, character: str) -> bool:
+    """Whether some text of the pattern may hold the character. Says yes where that is not easy to tell."""
+    for token in _TOKENS.finditer(pattern):
+        text = token[0]
+        if text[0] in "([" or (text[0] == "\\" and text[1:] in _CLASSES):
+            if text != "(" and re.fullmatch(text, character):
                 return True
-    return False
+        elif text == "." or text.removeprefix("\\") == character or text[1:2] in _CODES:
+            return True
+    return "(?" in pattern.replace("(?:", "")
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from grammar.spec import Either, FreeText, Grammar, Literal, Regex, Repeat
+from grammar.spec import Either, Grammar, Literal, Regex, Repeat
 
-from ..shapes import Frame, Shape, Slot, joined, nodes
+from ..shapes import Frame, Shape, Slot, joined, nodes, written
 from ..source import Marks, Out, Reading, Source, Words, blanks, upto, word, words
 from .bare import ending, is_json, quoted, read_string, read_until, spelled, write_string
 from .json_object import read_nested
-from .schemas import KINDS, Branch, Field, Root, Schema, fields, narrowed, says
+from .schemas import KINDS, Branch, Field, Root, Schema, fields, is_simple_array, is_simple_object, narrowed
 from .style import Gap, Inexpressible, ToolShape, Written
 
 _ANY_KEY: Final = Regex("[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -97,7 +97,7 @@ class _Writer:
                     raise
                 continue  # an argument that nobody can give is one that nobody has to
             parts.append(element if field.required else Repeat(element, 0, 1))
-        if not some and others is not False:
+        if not some and others is not False and Slot.KEY not in self._style.field.close:
             parts.append(Repeat(self._element(self._style.field, others, "/additionalProperties", None)))
         return joined(*parts)
 
@@ -107,10 +107,9 @@ class _Writer:
         key: Grammar = _ANY_KEY if name is None else Literal(self._checked(frame, name, path))
         elements: list[Grammar] = []
         for branch in branches:
-            for type_, value in self._values(branch, ending(frame.close)):
+            for type_, value in self._values(branch, frame, name):
                 slots: Mapping[Slot, Grammar] = {Slot.KEY: key, Slot.TYPE: Literal(type_)}
-                close = _without_break(frame.close) if isinstance(value, FreeText) else frame.close
-                elements.append(joined(*nodes(frame.open, slots), value, *nodes(close, slots)))
+                elements.append(joined(*nodes(frame.open, slots), value))
         if not elements:
             raise Inexpressible("this model's call format can write no value for it", path=path)
         if self._style.types is None:
@@ -132,26 +131,28 @@ class _Writer:
             raise Inexpressible(f"this model's call format cannot write the name {name!r}", path=path)
         return key
 
-    def _values(self, branch: Branch, end: Shape) -> Iterator[tuple[str, Grammar]]:
-        """Forms of a branch's values, each with what the format calls their type."""
+    def _values(self, branch: Branch, frame: Frame, name: str | None) -> Iterator[tuple[str, Grammar]]:
+        """Forms of a branch's values with what closes them, each with what the format calls their type."""
         types = self._style.types or {}
+        shape = tuple((name or "") if piece is Slot.KEY else piece for piece in frame.close)
         if branch.kinds == {"string"}:
-            node, gaps = write_string(branch, end)
-            self.gaps += gaps
-            if node is not None:
-                yield types.get("string", ""), node
+            bare = write_string(branch, shape)
+            if bare is not None:
+                self.gaps += bare.gaps
+                yield types.get("string", ""), bare.node
             return
+        close = written(shape)
         left = set(branch.kinds)
         if self._style.item is not None and branch.known:
             for kind in sorted(left & {"object", "array"}):
                 node = self._nested(branch, kind)
                 if node is not None:
                     left.discard(kind)
-                    yield types.get(kind, ""), node
+                    yield types.get(kind, ""), joined(node, close)
         for type_ in dict.fromkeys(self._json_type(kind) for kind in KINDS if kind in left):
             kinds = frozenset(kind for kind in left if self._json_type(kind) == type_)
             schema = branch.schema if kinds == branch.kinds else narrowed(branch.schema, kinds)
-            yield type_, self._root.leaf(schema)
+            yield type_, joined(self._root.leaf(schema), close)
 
     def _json_type(self, kind: str) -> str:
         """What the format calls a value of the kind that is written as JSON text."""
@@ -173,13 +174,13 @@ class _Writer:
             self._within.pop()
 
     def _object(self, branch: Branch) -> Grammar | None:
-        if says(branch.schema, *_OBJECT_WORDS, *_OTHER_WORDS) or not branch.schema.get("properties"):
+        if not is_simple_object(branch.schema) or not branch.schema.get("properties"):
             return None
         return self.fields(fields(branch), others=False)
 
     def _array(self, branch: Branch) -> Grammar | None:
         schema = branch.schema
-        if says(schema, *_ARRAY_WORDS, *_OTHER_WORDS) or "items" not in schema:
+        if not is_simple_array(schema):
             return None
         assert self._style.item is not None
         item = self._element(self._style.item, schema["items"], f"{branch.path}/items", "item")
@@ -194,17 +195,6 @@ class _Writer:
         if open_strings and others:
             reason = "a string may read as a value of another type in this model's call format"
             self.gaps += [Gap(other.path, "type", reason) for other in others]
-
-
-_OBJECT_WORDS: Final = ("type", "properties", "required", "additionalProperties")
-_ARRAY_WORDS: Final = ("type", "items", "minItems", "maxItems")
-_OTHER_WORDS: Final = ("minLength", "maxLength", "pattern", "format", "minimum", "maximum", "multipleOf")
-
-
-def _without_break(shape: Shape) -> Shape:
-    """The shape without a line break before it: free text holds that itself."""
-    first = shape[0]
-    return (first.removeprefix("\n"), *shape[1:]) if isinstance(first, str) else shape
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

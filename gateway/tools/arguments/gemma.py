@@ -17,7 +17,7 @@ from ..shapes import Shape, joined
 from ..source import SPECIAL, Marks, Out, Reading, Source, blanks, run, upto, word, words
 from .bare import is_json, quoted, read_string, write_string
 from .json_object import read_nested
-from .schemas import KINDS, Branch, Field, Root, Schema, fields, narrowed, says
+from .schemas import KINDS, Branch, Field, Root, Schema, fields, is_simple_array, is_simple_object, narrowed
 from .separated import separated
 from .style import Gap, Inexpressible, ToolShape, Written
 
@@ -85,10 +85,10 @@ class _Writer:
 
     def _forms(self, branch: Branch) -> Iterator[Grammar]:
         if branch.kinds == {"string"}:
-            node, gaps = write_string(branch, (QUOTE,))
-            self.gaps += gaps
-            if node is not None:
-                yield joined(QUOTE, node, QUOTE)
+            bare = write_string(branch, (QUOTE,))
+            if bare is not None:
+                self.gaps += bare.gaps
+                yield joined(QUOTE, bare.node)
             return
         left = set(branch.kinds)
         for kind in ("object", "array"):
@@ -114,13 +114,13 @@ class _Writer:
             self._within.pop()
 
     def _object(self, branch: Branch) -> Grammar | None:
-        if says(branch.schema, "type", "properties", "required", "additionalProperties"):
+        if not is_simple_object(branch.schema) or not branch.schema.get("properties"):
             return None
-        return self.object(fields(branch), others=False) if branch.schema.get("properties") else None
+        return self.object(fields(branch), others=False)
 
     def _array(self, branch: Branch) -> Grammar | None:
         schema = branch.schema
-        if says(schema, "type", "items", "minItems", "maxItems") or "items" not in schema:
+        if not is_simple_array(schema):
             return None
         item = self._value(schema["items"], f"{branch.path}/items")
         items = Repeat(item, schema.get("minItems", 0), schema.get("maxItems"), ",")

@@ -83,16 +83,13 @@ class Pythonic:
         out("{")
         comma = ""
         while True:
-            offset = yield from blanks(source)
-            if source.text.startswith(")", source.at + offset):
-                out("}")
-                return True
-            if comma:
-                if not source.text.startswith(",", source.at + offset):
-                    return False
-                offset = yield from blanks(source, offset + 1)
-            end = yield from upto(source, "=", offset, _LONGEST)
-            name = source.text[source.at + offset : source.at + end].strip() if end >= 0 else ""
+            over = yield from _end(source, ")", again=bool(comma), take=False)
+            if over is not None:
+                if over:
+                    out("}")
+                return over
+            end = yield from upto(source, "=", 0, _LONGEST)
+            name = source.text[source.at : source.at + max(0, end)].strip()
             if not _KEY.match(name):
                 return False
             source.take(end + 1)
@@ -150,16 +147,12 @@ def _items(source: Source, out: Out, depth: int) -> Reading[bool]:
     out(opening)
     comma = ""
     while True:
-        offset = yield from blanks(source)
-        if source.text.startswith(closing, source.at + offset):
-            source.take(offset + 1)
-            out(closing)
-            return True
-        if comma:
-            if not source.text.startswith(",", source.at + offset):
-                return False
-            source.take((yield from blanks(source, offset + 1)))
-            out(comma)
+        end = yield from _end(source, closing, again=bool(comma))
+        if end is not None:
+            if end:
+                out(closing)
+            return end
+        out(comma)
         comma = ", "
         if not (yield from _read(source, out, depth + 1)):
             return False
@@ -171,6 +164,21 @@ def _items(source: Source, out: Out, depth: int) -> Reading[bool]:
             out(": ")
             if not (yield from _read(source, out, depth + 1)):
                 return False
+
+
+def _end(source: Source, closing: str, *, again: bool, take: bool = True) -> Reading[bool | None]:
+    """None if another item follows; there may be a comma behind the last one. Otherwise whether the end is a right one."""
+    offset = yield from blanks(source)
+    comma = again and source.text.startswith(",", source.at + offset)
+    if comma:
+        offset = yield from blanks(source, offset + 1)
+    if source.text.startswith(closing, source.at + offset):
+        source.take(offset + len(closing) * take)
+        return True
+    if again and not comma:
+        return False
+    source.take(offset)
+    return None
 
 
 def _string(source: Source, out: Out) -> Reading[bool]:

@@ -6,6 +6,7 @@ Works on schemas as contracts normalise them, and on clients' own where those ar
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -135,17 +136,15 @@ class Root:
             return (Gap("", "", "the arguments are not one object with properties"),)
         return tuple(
             Gap(f"{objects[0].path}/{keyword}", keyword, "it is about all arguments together")
-            for keyword in says(objects[0].schema, "type", "properties", "required", "additionalProperties")
+            for keyword in objects[0].schema
             if keyword in _OF_OBJECTS
+            or (keyword == "patternProperties" and _concerns_properties(objects[0].schema))
         )
 
     def others(self) -> Schema:
         """What arguments that are no properties have to be; False if there may be none."""
         objects = [b for b in self.branches(self.schema, "") if "object" in b.kinds]
-        if len(objects) != 1:
-            return True
-        others: Schema = objects[0].schema.get("additionalProperties", True)
-        return others
+        return others(objects[0].schema) if len(objects) == 1 else True
 
 
 _OF_OBJECTS: Final = frozenset(
@@ -155,7 +154,6 @@ _OF_OBJECTS: Final = frozenset(
         "dependentSchemas",
         "maxProperties",
         "minProperties",
-        "patternProperties",
         "propertyNames",
     }
 )
@@ -166,16 +164,55 @@ def says(schema: Mapping[str, Any], *but: str) -> list[str]:
     return [key for key in schema if key not in _SAYS_NOTHING and key not in but and not key.startswith("x-")]
 
 
+def others(schema: Mapping[str, Any]) -> Schema:
+    """What an object's values without a name in `properties` have to be. Keys of all patterns but the empty one are left
+    out: nobody has to use them."""
+    found: Schema = schema.get("patternProperties", {}).get("", schema.get("additionalProperties", True))
+    return found
+
+
+def is_simple_object(schema: Mapping[str, Any]) -> bool:
+    """Whether nothing is asked of an object but which values its properties have."""
+    words = ("type", "properties", "required", "additionalProperties", "patternProperties")
+    return (
+        not (_OF_OBJECTS & schema.keys())
+        and not says(schema, *words, *_OF_OTHERS)
+        and not _concerns_properties(schema)
+    )
+
+
+def is_simple_array(schema: Mapping[str, Any]) -> bool:
+    """The same of an array, its length and its items."""
+    return "items" in schema and not says(schema, "type", "items", "minItems", "maxItems", *_OF_OTHERS)
+
+
+_OF_OTHERS: Final = ("minLength", "maxLength", "pattern", "format", "minimum", "maximum", "multipleOf")
+"""About other kinds of values than objects and arrays."""
+
+
+def _concerns_properties(schema: Mapping[str, Any]) -> bool:
+    """Whether a pattern asks something of a key that has a name."""
+    names = schema.get("properties", {})
+    for pattern, value in schema.get("patternProperties", {}).items():
+        if value is True or value == {}:
+            continue
+        try:
+            if any(re.search(pattern, name) for name in names):
+                return True
+        except re.error:
+            return True
+    return False
+
+
 def fields(branch: Branch) -> list[Field]:
     """The properties of an object in the order of the schema; required ones that it does not describe come last."""
     properties = branch.schema.get("properties", {})
     required = branch.schema.get("required", [])
-    others = branch.schema.get("additionalProperties", True)
     return [
         Field(name, schema, f"{branch.path}/properties/{pointer(name)}", name in required)
         for name, schema in properties.items()
     ] + [
-        Field(name, others, f"{branch.path}/required", required=True)
+        Field(name, others(branch.schema), f"{branch.path}/required", required=True)
         for name in required
         if name not in properties
     ]
