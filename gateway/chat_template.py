@@ -53,18 +53,28 @@ class ChatTemplate:
         *,
         clock: Clock = dt.datetime.now,
         max_output: int = MAX_OUTPUT,
+        for_tools: str | None = None,
     ) -> None:
-        """Raises TemplateError if `source` does not compile."""
+        """`for_tools` is the source for conversations with tools, where the model has one of its own for them.
+
+        Raises TemplateError if a source does not compile.
+        """
         self._tokenizer = tokenizer
         self._specials = tokenizer.specials
         self._sandbox = TemplateSandbox(source, tokenizer.special_names, clock=clock, max_output=max_output)
         self._adapter = MessageAdapter(self._sandbox, call_writer(DEFAULT))
+        self._for_tools = (
+            None
+            if for_tools is None
+            else ChatTemplate(for_tools, tokenizer, clock=clock, max_output=max_output)
+        )
 
     @classmethod
     def load(cls, model_dir: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
         """The template of a model directory; None for a model without one. Raises TemplateError if it is unusable."""
-        source = _read_source(model_dir)
-        return None if source is None else cls(source, tokenizer)
+        sources = _read_sources(model_dir)
+        default = sources.get("default")
+        return None if default is None else cls(default, tokenizer, for_tools=sources.get("tool_use"))
 
     @classmethod
     def hash(cls, tokenizer: Tokenizer) -> ChatTemplate:
@@ -75,16 +85,19 @@ class ChatTemplate:
         """The same for a model that writes calls so. Matters where the template has no way to show them."""
         twin = copy.copy(self)
         twin._adapter = self._adapter.writing(write_calls)
+        if self._for_tools is not None:
+            twin._for_tools = self._for_tools.writing(write_calls)
         return twin
 
     @property
     def source(self) -> str:
-        """As the model's author wrote it."""
-        return self._sandbox.source
+        """As the model's author wrote it; the one for conversations with tools if there are two."""
+        return self._sandbox.source if self._for_tools is None else self._for_tools.source
 
     @property
     def can(self) -> Abilities:
-        return self._adapter.can
+        """What that one was seen to do."""
+        return self._adapter.can if self._for_tools is None else self._for_tools.can
 
     def encode(
         self,
@@ -100,16 +113,17 @@ class ChatTemplate:
 
         Raises TemplateError, and TokenizerError for text that is not Unicode.
         """
+        template = self._speaking_of(tools)
         try:
-            said = self._said(messages, tools, variables)
+            said = template._said(messages, tools, variables)
             if not any(self._specials.touches(text) for text in said.texts()):
-                text = self._render(said, add_generation_prompt, continue_final)
+                text = template._render(said, add_generation_prompt, continue_final)
                 return self._tokenizer.encode_segments(self._specials.split(text))
-            sentinel = self._absent_character(said)
+            sentinel = template._absent_character(said)
             guarded = said.guarded(self._specials, sentinel)
         except RecursionError as error:
             raise TemplateError("the arguments of a tool call are nested too deeply") from error
-        text = self._render(guarded, add_generation_prompt, continue_final)
+        text = template._render(guarded, add_generation_prompt, continue_final)
         segments = self._specials.split(text)
         return self._tokenizer.encode_segments(
             [s.replace(sentinel, "") if isinstance(s, str) else s for s in segments]
@@ -125,7 +139,13 @@ class ChatTemplate:
         variables: Mapping[str, Any] = _NOTHING,
     ) -> str:
         """The prompt as text, for people: special tokens of the template and of the messages look alike in it."""
-        return self._render(self._said(messages, tools, variables), add_generation_prompt, continue_final)
+        template = self._speaking_of(tools)
+        return template._render(
+            template._said(messages, tools, variables), add_generation_prompt, continue_final
+        )
+
+    def _speaking_of(self, tools: ToolPrompt | None) -> ChatTemplate:
+        return self if tools is None or self._for_tools is None else self._for_tools
 
     def _said(
         self, messages: Sequence[Message], tools: ToolPrompt | None, variables: Mapping[str, Any]
@@ -242,15 +262,19 @@ def _with_mark(message: Message, mark: str) -> Message:
     return {**message, "content": [{**part, "text": part["text"] + mark}]}
 
 
-def _read_source(model_dir: Path) -> str | None:
+def _read_sources(model_dir: Path) -> dict[str, str]:
+    """The templates of a model by name: `default`, and perhaps `tool_use`. In files of their own or in the config."""
     file = model_dir / "chat_template.jinja"
     config = model_dir / "tokenizer_config.json"
     try:
         if file.is_file():
-            return file.read_text("utf-8")
+            more = (model_dir / "additional_chat_templates").glob("*.jinja")
+            return {path.stem: path.read_text("utf-8") for path in more} | {
+                "default": file.read_text("utf-8")
+            }
         entry = orjson.loads(config.read_bytes()).get("chat_template") if config.is_file() else None
         if isinstance(entry, list):
-            entry = {item["name"]: item["template"] for item in entry}.get("default")
+            return {item["name"]: item["template"] for item in entry}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TemplateError(f"the chat template in {model_dir} cannot be read: {error!r}") from error
-    return entry if isinstance(entry, str) else None
+    return {"default": entry} if isinstance(entry, str) else {}

@@ -503,6 +503,28 @@ class TestLoad:
         assert template is not None
         assert template.render([say("user", "u")]) == text
 
+    @pytest.mark.parametrize(
+        "files",
+        [
+            {
+                "tokenizer_config.json": '{"chat_template": [{"name": "tool_use", "template": "T{{ tools }}"},'
+                ' {"name": "default", "template": "D"}]}'
+            },
+            {"chat_template.jinja": "D", "additional_chat_templates/tool_use.jinja": "T{{ tools }}"},
+        ],
+    )
+    def test_a_template_of_its_own_for_tools(self, files: dict[str, str], tmp_path: Path) -> None:
+        for name, content in files.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(content)
+        template = ChatTemplate.load(tmp_path, Tokenizer.hash())
+        assert template is not None
+        assert template.can.tools
+        assert "tools" in template.source
+        assert bytes(template.encode([say("user", "u")])) == b"D"
+        for writing in (template, template.writing(lambda calls: "")):
+            assert bytes(writing.encode([say("user", "u")], tools=OFFERED)).startswith(b"T[{")
+
     @pytest.mark.parametrize("config", [None, "{}", '{"chat_template": null}'])
     def test_none(self, config: str | None, tmp_path: Path) -> None:
         if config is not None:
