@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import zmq
 from blockbuster import BlockBuster
+from msgspec import structs
 
 from engine.backlog import QueueLimits
 from engine.client import RequestStream
@@ -23,16 +24,18 @@ from engine.errors import (
     DeadlineExceeded,
     EngineDied,
     EngineUnavailable,
+    GrammarRefused,
     QueueFull,
     RequestFailure,
     StartError,
 )
-from engine.hash_model import reference
+from engine.hash_model import IM_END, reference
 from engine.heartbeat import Watchdog
 from engine.private_directory import PrivateDirectory
 from engine.process import EngineProcess
-from engine.request import GenerationRequest, SamplingParams, SequenceDelta
+from engine.request import GenerationRequest, GrammarReady, RequestStarted, SamplingParams, SequenceDelta
 from engine.restarts import RestartPolicy
+from grammar.spec import Choice, Grammar, Regex
 
 CONFIG = EngineConfig(hash_model=HashModelConfig(), test_mode=True)
 ENDLESS = 30_000
@@ -268,6 +271,51 @@ async def test_failpoints_are_refused_outside_test_mode_and_when_they_are_none()
     async with running(EngineConfig(hash_model=HashModelConfig())) as engine:
         with pytest.raises(BadRequest, match="test mode"):
             engine.set_failpoint("crash=1")
+
+
+# ---- grammars --------------------------------------------------------------------------------------------------------
+
+
+def constrained(name: str, grammar: Grammar, max_tokens: int = 200) -> GenerationRequest:
+    return structs.replace(
+        request(name),
+        grammar=grammar,
+        sampling=SamplingParams(max_tokens=max_tokens, seed=1, stop_token_ids=(IM_END,)),
+    )
+
+
+async def test_a_grammar_is_ready_before_its_request_starts_and_refused_ones_harm_nobody() -> None:
+    async with running() as engine:
+        free = submit(engine, request("free", 2000))
+        good = submit(engine, constrained("good", Choice(("one answer", "another answer"))))
+        bad = submit(engine, constrained("bad", Regex("(")))
+        events = [event for event in await good.read() if not isinstance(event, SequenceDelta)]
+        while len(events) < 2:
+            events += [event for event in await good.read() if not isinstance(event, SequenceDelta)]
+        assert isinstance(events[0], GrammarReady)
+        assert isinstance(events[1], RequestStarted)
+        assert isinstance(await failure_of(tokens_of(bad)), GrammarRefused)
+        again = submit(engine, constrained("again", Choice(("one answer", "another answer"))))
+        assert bytes((await tokens_of(again))[:-1]).decode() in ("one answer", "another answer")
+        free.abort()
+        assert await right(engine)
+        counters = (await engine.state()).counters
+        assert (counters.grammars.compiled, counters.grammars.cached, counters.grammars.refused) == (1, 1, 1)
+        assert engine.queue.requests == 0
+
+
+async def test_an_engine_that_dies_while_it_compiles_ends_what_waits_for_that() -> None:
+    async with running() as engine:
+        stream = submit(engine, constrained("a", Regex("(a|b){1,200}c")))
+        asked = asyncio.ensure_future(engine.check_grammar(Regex("(b|c){1,200}d")))
+        os.kill(pid_of(engine), signal.SIGKILL)
+        assert isinstance(await failure_of(tokens_of(stream)), EngineDied)
+        with pytest.raises(EngineUnavailable):
+            await asked
+        await engine.ready()
+        report = await engine.check_grammar(Regex("(b|c){1,200}d"))
+        assert report.error is None
+        assert report.backend == "llguidance"
 
 
 # ---- the child dies, freezes, hangs ----------------------------------------------------------------------------------
