@@ -50,7 +50,7 @@ NICENESS = 5
 """A compilation gets a quarter of a core that the model wants too: slower then, but within its deadline."""
 STACK = 2 * 2**20
 """Bytes. Threads usually have four times as much, so what does not overflow here will not do so in the engine."""
-SPENT = 96 * 2**20
+SPENT = 48 * 2**20
 """Bytes that a worker may keep from earlier grammars before it makes room for another."""
 _STDIN = 0
 _STDOUT = 1

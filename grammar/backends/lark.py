@@ -82,6 +82,7 @@ class _Renderer:
         self._markers: set[int] = set()
         self._lines: list[str] = []
         self._rules: dict[_Sequence, str] = {}
+        self._open: dict[int, tuple[Grammar, bool | None]] = {}
         self._closed_rules: dict[Either | Repeat, str] = {}
         self._schemas: dict[JsonSchema, str] = {}
         self._terminals: dict[str, str] = {}
@@ -227,10 +228,18 @@ class _Renderer:
             case FreeText():
                 return True
             case Concat(parts=nodes) | Either(options=nodes):
-                return any(map(self._is_open, nodes))
+                return self._known_open(node, nodes)
             case Repeat(part=part):
-                return self._is_open(part)
+                return self._known_open(node, (part,))
         return False
+
+    def _known_open(self, node: Grammar, inside: _Sequence) -> bool:
+        """The answer is kept by identity, with the node: all tools are asked about behind each of them."""
+        _, known = self._open.get(id(node), (node, None))
+        if known is None:
+            known = any(map(self._is_open, inside))
+            self._open[id(node)] = node, known
+        return known
 
     # -- nodes without free text ---------------------------------------------------------------------------------------
 

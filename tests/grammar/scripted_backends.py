@@ -56,10 +56,10 @@ class ScriptedBackend:
             case "sleep":
                 time.sleep(3600)
             case "eat":
-                held = [bytearray(1 << 20) for _ in range(1 << 20)]
+                held = [bytearray(64 << 20) for _ in range(1 << 20)]
                 raise AssertionError(len(held))
             case "grow":
-                len(b"x" * (110 << 20))
+                len(b"x" * (56 << 20))
             case "crash":
                 ctypes.string_at(0)
             case "abort":

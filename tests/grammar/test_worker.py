@@ -118,6 +118,7 @@ def test_a_worker_holds_no_file_of_ours(pool: WorkerPool, tmp_path: Path) -> Non
     with (tmp_path / "ours").open("w") as ours, socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         worker = pool.hire()
+        worker.run(task("ok"), PATIENCE)
         names = [entry.readlink() for entry in Path(f"/proc/{worker.pid}/fd").iterdir()]
         assert not any(ours.name in str(name) for name in names)
         sockets = [str(name) for name in names if str(name).startswith("socket:")]
