@@ -4,6 +4,8 @@ Pure, for whoever wants to answer before anything is queued:
 
 spec            every form of constraint as one tree of nodes
 contract        a schema's keywords, each with what is promised about it
+normalise/      what a schema means, written so that engines enforce it exactly
+json_text       JSON text to values and back, strictly
 limits          what a schema or grammar may ask for, checked before anything expensive
 extent          how far a pattern's or a grammar's repetitions unfold
 errors          what is raised on purpose

@@ -148,6 +148,9 @@ def _placed(shape: ArrayShape, demand: Demand, states: States) -> Iterator[Array
 
 
 def _ways(places: int, demand: Demand) -> int:
+    """In how many ways the demanded items can be placed, or more than the bound."""
+    if places > _MOST_PLACES:
+        return _MOST_PLACES + 1
     counts = [demand.low] if demand.high is None else range(demand.low, min(demand.high, places) + 1)
     return sum(comb(max(places, 0), count) for count in counts)
 

@@ -7,6 +7,7 @@ that the alternatives together accept at least what the state does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -771,4 +772,6 @@ def _all_lossy(shapes: Shapes, sites: Iterable[Site], reason: str) -> Shapes:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))

@@ -14,7 +14,7 @@ LAST = 0x10FFFF
 _LAST_CONTROL = 0x1F
 _OF_CONTROLS = frozenset({"C", "Cc", "Control", "Other", "cntrl"})
 LONGEST_LIST = 20_000
-LONGEST_WORD = 200
+LONGEST_WORD = 100
 SURROGATES = (0xD800, 0xDFFF)
 Range = tuple[int, int]
 

@@ -23,6 +23,8 @@ def number(value: Fraction) -> bool:
 
 def decimals(step: Fraction) -> int | None:
     """How many decimals a step has; None if an engine would count in other steps."""
+    if step > _MOST_STEPS:
+        return None
     scaled, places = float(step), 0
     while not scaled.is_integer():
         scaled, places = scaled * 10, places + 1

@@ -38,7 +38,7 @@ class Reading:
 def read(schema: object) -> Reading:
     """Raises BadSchema, or TooComplex for references in long chains."""
     reading = _Reader(schema).reading()
-    _checkin_place(reading)
+    _check_in_place(reading)
     return reading
 
 
@@ -543,7 +543,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _checkin_place(reading: Reading) -> None:
+def _check_in_place(reading: Reading) -> None:
     """No schema may apply itself to the very same value, nor pass it on through an endless chain."""
     heights: dict[Node, int] = {}
     for start in reading.nodes:

@@ -22,7 +22,7 @@ from tests.grammar.schemas import schemas
 from .engine import DATA
 
 BYTES = byte_vocabulary(256, {})
-LIKED = {byte: 40.0 for byte in b'"}]'} | {byte: 6.0 for byte in b"ab1\\"} | dict.fromkeys(b"{[,", 3.0)
+LIKED = dict.fromkeys(b'"}]', 40.0) | dict.fromkeys(b"ab1\\", 6.0) | dict.fromkeys(b"{[,", 3.0)
 """Bytes that bring a text to an end, or to where it is interesting."""
 
 
@@ -87,7 +87,7 @@ def test_random_schemas(backend: LLGuidance, schema: Any, seed: int) -> None:
 @pytest.mark.skipif(not DATA.exists(), reason="the table is not part of the repository")
 def test_keywords(backend: LLGuidance) -> None:
     for row in json.loads((DATA / "keyword_results.json").read_text()):
-        check(backend, row["schema"], seed=6, tries=12)
+        check(backend, row["schema"], seed=1, tries=5)
 
 
 def test_no_key_slips_past_a_named_one_by_its_spelling(backend: LLGuidance) -> None:
