@@ -22,9 +22,11 @@ from gateway.openai.completions import CompletionRequest
 from gateway.openai.fields import _BOUNDS, _SENTENCES, Wire
 from gateway.openai.sampling import NOT_SERVED_ANYWHERE, SamplingFields
 from gateway.openai.tokenize import DetokenizeRequest, TokenizeRequest
+from gateway.reasoning import REASONING_FORMATS
 from gateway.structured.asked import ShapeFields
 from gateway.structured.check import SchemaCheckRequest, _Findings
 from gateway.tokenizer import Tokenizer
+from gateway.tools.families import FAMILIES
 from tests.fakes import FakeEngine
 from tests.gateway.option_tables import tables, written
 
@@ -98,6 +100,16 @@ def test_every_error_code_is_listed_and_no_other() -> None:
     rows = [line for line in section(API, "Errors").splitlines() if re.match(r"\| \d", line)]
     listed = {code for row in rows for code in re.findall(r"`(\w+)`", row.split("|")[2])} - {"null"}
     assert listed == in_code
+
+
+def test_every_format_is_listed_and_no_other() -> None:
+    """In the sentence that begins with the option."""
+    for title, option, formats in (
+        ("Tools", "--tool-format", set(FAMILIES)),
+        ("Thoughts", "--reasoning-format", {*REASONING_FORMATS, "none"}),
+    ):
+        sentence = section(API, title).partition(f"`{option}`: ")[2].partition(". ")[0]
+        assert set(re.findall(r"`(\w+)`", sentence)) == formats
 
 
 def test_every_address_is_listed() -> None:

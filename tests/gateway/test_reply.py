@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -18,6 +19,7 @@ from gateway.tokenizer import Tokenizer
 from gateway.tools.arguments.style import ToolShape
 from gateway.tools.families import HERMES
 from gateway.tools.parser import Arguments, CallBegins, CallEnds, Content, Part, Reasoning, ReplyParser
+from tests.gateway import toys
 
 TOKENIZER = Tokenizer.hash()
 IM_START, IM_END = 256, 257
@@ -187,6 +189,27 @@ def test_log_probabilities_are_those_of_the_content() -> None:
 def test_special_tokens_that_are_no_marks_say_nothing() -> None:
     _, answer = read([*b"caf\xc3", IM_START, 0xA9, IM_END])
     assert list(answer.parts) == [Content("café")]
+
+
+def test_marks_that_are_special_tokens_are_known_by_their_ids(tmp_path: Path) -> None:
+    """The same in letters is text: a model cannot be made to call by what it quotes."""
+    toy = toys.byte_level(["<|tool_calls_section_begin|>", "<|im_end|>"])
+    toy.add_special_tokens(["<tool_call>", "</tool_call>"])
+    tokenizer = Tokenizer.load(toys.write(tmp_path, toy))
+    ids = tokenizer.specials.ids
+    spelled = call("add", "{}")
+    inside = spelled.removeprefix("<tool_call>").removesuffix("</tool_call>")
+    segments = [spelled, ids["<|tool_calls_section_begin|>"], " so ", ids["<tool_call>"], inside]
+    tokens = [*tokenizer.encode_segments([*segments, ids["</tool_call>"]]), ids["<|im_end|>"]]
+    parser = ReplyParser(HERMES, TOOLS, specials=tuple(ids))
+    reply = Reply(0, tokenizer, TextOptions(logprobs=True), StopSearch(()), parser)
+    logprobs = tuple(TokenLogprob(token, -1.0) for token in tokens)
+    piece = reply.push(SequenceDelta("r", 0, tuple(tokens), "stop", logprobs))
+    assert piece is not None
+    assert list(piece.parts) == [Content(f"{spelled} so"), *called(0, "add", "{}")]
+    told = [detail.id for detail in piece.details if detail.logprob is not None]
+    assert not {ids["<tool_call>"], ids["</tool_call>"]} & set(told)
+    assert tokenizer.decode(told).startswith(f"{spelled} so")
 
 
 def test_a_character_that_is_never_completed() -> None:

@@ -56,6 +56,23 @@ def test_the_format_of_calls(name: str) -> None:
             reply_format(template("{{ messages[0].content }}"), tools=name)
 
 
+def test_names_are_read_generously() -> None:
+    assert reply_format(template(KNOWS_TOOLS), tools="Qwen-2.5").name == "qwen_3"
+
+
+@pytest.mark.parametrize(
+    ("tools", "source", "expected"),
+    [
+        ("cohere", "<|END_THINKING|>", ("<|START_THINKING|>", "<|END_THINKING|>")),
+        ("cohere", "", ()),
+        ("cohere", "</think>", ("<think>", "</think>")),
+        ("harmony", "", marks(FAMILIES["harmony"].thoughts)),
+    ],
+)
+def test_a_family_thinks_in_its_own_way(tools: str, source: str, expected: tuple[str, ...]) -> None:
+    assert marks(reply_format(template(KNOWS_TOOLS + source), tools=tools).thoughts) == expected
+
+
 def test_without_a_template_that_says_it_is_the_default() -> None:
     assert reply_format(None).name == reply_format(template("{{ messages }}")).name == DEFAULT.name
 
