@@ -16,7 +16,7 @@ import tokenizers
 from grammar.backends.base import Compiled
 from grammar.backends.llguidance import LLGuidance
 from grammar.contract import Contract, audit
-from grammar.errors import BadSchema, TooComplex
+from grammar.errors import BadGrammar, BadSchema, TooComplex
 from grammar.vocabulary import Vocabulary, byte_vocabulary, load_vocabulary
 from tests.grammar.arrange import Rendered, text
 
@@ -104,8 +104,13 @@ def run(engine: Engine, cases: list[Case]) -> Table:
         finally:
             table.audit.append(time.process_time() - start)
         start = time.process_time()
-        compiled = engine.backend.compile(contract.grammar)
-        table.compile.append(time.process_time() - start)
+        try:
+            compiled = engine.backend.compile(contract.grammar)
+        except BadGrammar as error:
+            table.refused.append((case.name, f"compiling: {str(error)[:80]}"))
+            continue
+        finally:
+            table.compile.append(time.process_time() - start)
         _judge(engine, case, contract, compiled, table)
     return table
 

@@ -12,6 +12,7 @@ FOLDER = DATA / "jsonschemabench"
 
 
 @pytest.mark.skipif(not FOLDER.exists(), reason="the schemas are not part of the repository")
+@pytest.mark.timeout(300)
 def test_real_schemas(engine: Engine) -> None:
     cases = []
     for file in sorted(FOLDER.glob("*.jsonl")):
