@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from grammar.spec import Either, Grammar, Literal, Regex, Repeat
 
@@ -16,12 +16,22 @@ from ..shapes import Frame, Shape, Slot, joined, nodes, written
 from ..source import Marks, Out, Reading, Source, Words, blanks, upto, word, words
 from .bare import ending, is_json, quoted, read_string, read_until, spelled, write_string
 from .json_object import read_nested
-from .schemas import KINDS, Branch, Field, Root, Schema, fields, is_simple_array, is_simple_object, narrowed
+from .schemas import (
+    KINDS,
+    Branch,
+    Field,
+    Nesting,
+    Root,
+    Schema,
+    fields,
+    is_simple_array,
+    is_simple_object,
+    narrowed,
+)
 from .style import Gap, Inexpressible, ToolShape, Written
 
 _ANY_KEY: Final = Regex("[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _LONGEST_KEY: Final = 512
-_DEEPEST: Final = 32
 _EVERYTHING: Final = frozenset(KINDS)
 
 
@@ -84,7 +94,7 @@ class _Writer:
     def __init__(self, style: Elements, root: Root) -> None:
         self._style = style
         self._root = root
-        self._within: list[int] = []
+        self._nesting = Nesting()
         self.gaps: list[Gap] = []
 
     def fields(self, some: Sequence[Field], others: Schema) -> Grammar:
@@ -163,15 +173,14 @@ class _Writer:
     def _nested(self, branch: Branch, kind: str) -> Grammar | None:
         """An object or an array as elements; None where JSON text says it better: in recursive schemas, and wherever more
         is asked than of which values it consists."""
-        if id(branch.schema) in self._within or len(self._within) > _DEEPEST:
+        if not self._nesting.enter(branch):
             return None
-        self._within.append(id(branch.schema))
         try:
             return self._object(branch) if kind == "object" else self._array(branch)
         except Inexpressible:
             return None
         finally:
-            self._within.pop()
+            self._nesting.leave()
 
     def _object(self, branch: Branch) -> Grammar | None:
         if not is_simple_object(branch.schema) or not branch.schema.get("properties"):
@@ -275,21 +284,21 @@ class _Reader:
         if types is not None:
             if type_ == types["string"]:
                 return (yield from self._string(branches, end))
-            kinds -= {"string"}
+            kinds = kinds - {"string"} or _EVERYTHING
         if self._style.item is not None and kinds & {"object", "array"}:
             nested = yield from self._nested(branches, kinds, type_, close)
             if nested is not None:
                 return nested
         if kinds == {"string"}:
             return (yield from self._string(branches, end))
-        if "string" not in kinds and (yield from self._begins_nested()):
+        if (types is not None or "string" not in kinds) and (yield from self._begins_nested()):
             return (yield from read_nested(self._source, self._out))
-        return (yield from self._scalar(kinds, end))
+        return (yield from self._scalar(kinds - {"string"} if types is None else _EVERYTHING, end))
 
     def _string(self, branches: Sequence[Branch], end: str) -> Reading[bool]:
         if self._style.padded and (yield from word(self._source, "\n")) > 0:
             self._source.take(1)
-        values = [value for branch in branches for value in branch.schema.get("enum", ())]
+        values = [value for branch in branches for value in _listed(branch.schema)]
         if not values:
             return (yield from read_string(self._source, end, self._out, padded=self._style.padded))
         text, found = yield from read_until(self._source, end)
@@ -310,14 +319,9 @@ class _Reader:
         """JSON text of one of the kinds; what is not, as a string."""
         text, found = yield from read_until(self._source, end)
         bare = text.strip()
-        if not found:
-            self._out(bare if "string" not in kinds else quoted(text))
-        elif is_json(bare, kinds - {"string"}):
-            self._out(bare)
-        else:
-            if self._style.padded:
-                text = text.removeprefix("\n").removesuffix("\n")
-            self._out(quoted(text))
+        if self._style.padded:
+            text = text.removeprefix("\n").removesuffix("\n")
+        self._out(bare if is_json(bare, kinds) else quoted(text))
         return found
 
     def _nested(
@@ -347,3 +351,9 @@ class _Reader:
         if ("string" in kinds) if empty else ((yield from words(self._source, first)) < 0):
             return None
         return "object" if "object" in kinds else "array"
+
+
+def _listed(schema: Mapping[str, Any]) -> Sequence[Any]:
+    """The only values there are, if they are listed."""
+    found: Sequence[Any] = [schema["const"]] if "const" in schema else schema.get("enum", ())
+    return found

@@ -17,7 +17,18 @@ from ..shapes import Shape, joined
 from ..source import SPECIAL, Marks, Out, Reading, Source, blanks, run, upto, word, words
 from .bare import is_json, quoted, read_string, write_string
 from .json_object import read_nested
-from .schemas import KINDS, Branch, Field, Root, Schema, fields, is_simple_array, is_simple_object, narrowed
+from .schemas import (
+    KINDS,
+    Branch,
+    Field,
+    Nesting,
+    Root,
+    Schema,
+    fields,
+    is_simple_array,
+    is_simple_object,
+    narrowed,
+)
 from .separated import separated
 from .style import Gap, Inexpressible, ToolShape, Written
 
@@ -26,7 +37,6 @@ _KEY: Final = re.compile(r"[^\s:,{}\[\]\"'<>]{1,256}\Z")
 _SCALAR: Final = re.compile(rf"[^\s,:\[\]{{}}\"{SPECIAL}]{{,512}}")
 _LONGEST: Final = 256
 _DEEPEST: Final = 100
-_NESTED: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,7 @@ class Gemma:
 class _Writer:
     def __init__(self, root: Root) -> None:
         self._root = root
-        self._within: list[int] = []
+        self._nesting = Nesting()
         self.gaps: list[Gap] = []
 
     def object(self, some: Sequence[Field], others: Schema) -> Grammar:
@@ -103,15 +113,14 @@ class _Writer:
 
     def _nested(self, branch: Branch, kind: str) -> Grammar | None:
         """None where JSON text says it better: in recursive schemas, and where more is asked than of which values it consists."""
-        if id(branch.schema) in self._within or len(self._within) > _NESTED:
+        if not self._nesting.enter(branch):
             return None
-        self._within.append(id(branch.schema))
         try:
             return self._object(branch) if kind == "object" else self._array(branch)
         except Inexpressible:
             return None
         finally:
-            self._within.pop()
+            self._nesting.leave()
 
     def _object(self, branch: Branch) -> Grammar | None:
         if not is_simple_object(branch.schema) or not branch.schema.get("properties"):

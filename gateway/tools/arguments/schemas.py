@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from grammar.spec import JsonSchema
@@ -42,16 +43,19 @@ _LOGIC: Final = frozenset(
     {"$dynamicRef", "$ref", "allOf", "anyOf", "else", "if", "not", "oneOf", "then", "unevaluatedProperties"}
 )
 _DEEPEST: Final = 64
+_MOST_BRANCHES: Final = 128
+_MOST_NESTED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
     """One way for a value to fit. `plain` if `schema` asks for nothing but a type; `known` if its keywords could be told
-    apart by type, so that those about strings are all there is about strings."""
+    apart by type, so that those about strings are all there is about strings. `origin` names the schema it is a part of."""
 
     kinds: frozenset[str]
     schema: Mapping[str, Any]
     path: str
+    origin: int
     known: bool = True
 
     @property
@@ -105,24 +109,26 @@ class Root:
             schema = found
         return schema, False
 
-    def branches(self, schema: Schema, path: str, depth: int = 0) -> list[Branch]:
+    def branches(self, schema: Schema, path: str) -> list[Branch]:
         """All ways to fit, each either strings or other values."""
-        schema, found = self.resolved(schema)
-        if schema is False:
-            return []
-        if isinstance(schema, bool) or not found or depth > _DEEPEST:
-            return _by_kind({} if schema is True else schema, path, known=schema is True)
-        for logic in ("anyOf", "oneOf", "allOf"):
-            inner = schema.get(logic)
-            if isinstance(inner, list) and inner and not says(schema, logic):
-                if logic == "allOf" and len(inner) > 1:
-                    break
-                each = [self.branches(one, f"{path}/{logic}/{i}", depth + 1) for i, one in enumerate(inner)]
-                return [branch for some in each for branch in some]
-        return _by_kind(schema, path, known=not (_LOGIC & schema.keys()))
+        found = list(islice(self._branches(schema, path, ()), _MOST_BRANCHES + 1))
+        if len(found) <= _MOST_BRANCHES:
+            return found
+        return _by_kind(schema if isinstance(schema, Mapping) else {}, path, known=False)
 
-    def kinds(self, schema: Schema) -> frozenset[str]:
-        return frozenset(kind for branch in self.branches(schema, "") for kind in branch.kinds)
+    def _branches(self, schema: Schema, path: str, within: tuple[int, ...]) -> Iterator[Branch]:
+        schema, leads = self.resolved(schema)
+        if schema is False or id(schema) in within:
+            return  # what leads to itself only adds nothing
+        if isinstance(schema, bool) or not leads or len(within) > _DEEPEST:
+            yield from _by_kind({} if schema is True else schema, path, known=schema is True)
+            return
+        logic = _only_logic(schema)
+        if logic is None:
+            yield from _by_kind(schema, path, known=not (_LOGIC & schema.keys()))
+            return
+        for i, one in enumerate(schema[logic]):
+            yield from self._branches(one, f"{path}/{logic}/{i}", (*within, id(schema)))
 
     def fields(self) -> list[Field]:
         """The properties of the arguments, in order."""
@@ -157,6 +163,36 @@ _OF_OBJECTS: Final = frozenset(
         "propertyNames",
     }
 )
+
+
+class Nesting:
+    """Objects and arrays that are being written out, one within the other."""
+
+    __slots__ = ("_left", "_within")
+
+    def __init__(self) -> None:
+        self._within: list[int] = []
+        self._left = _MOST_NESTED
+
+    def enter(self, branch: Branch) -> bool:
+        """Whether to write it out too: not if it is within itself, and not if there has been too much already."""
+        if branch.origin in self._within or len(self._within) >= _DEEPEST or not self._left:
+            return False
+        self._within.append(branch.origin)
+        self._left -= 1
+        return True
+
+    def leave(self) -> None:
+        self._within.pop()
+
+
+def _only_logic(schema: Mapping[str, Any]) -> str | None:
+    """The keyword that says that one of several schemas is to hold, if that is all the schema says."""
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        inner = schema.get(keyword)
+        if isinstance(inner, list) and inner and not says(schema, keyword):
+            return keyword if keyword != "allOf" or len(inner) == 1 else None
+    return None
 
 
 def says(schema: Mapping[str, Any], *but: str) -> list[str]:
@@ -255,7 +291,7 @@ def _by_kind(schema: Mapping[str, Any], path: str, *, known: bool) -> list[Branc
     """The schema for strings and for the rest."""
     kinds = _declared(schema)
     parts = [some for some in (kinds & {"string"}, kinds - {"string"}) if some]
-    return [Branch(some, narrowed(schema, some), path, known) for some in parts]
+    return [Branch(some, narrowed(schema, some), path, id(schema), known) for some in parts]
 
 
 def narrowed(schema: Mapping[str, Any], kinds: frozenset[str]) -> Mapping[str, Any]:

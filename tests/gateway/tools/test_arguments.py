@@ -106,6 +106,25 @@ def test_types_are_the_schemas(schema: dict[str, Any], text: str, value: Any) ->
     assert (call.value, call.whole) == ({"x": value}, True)
 
 
+@pytest.mark.parametrize(
+    ("type_", "text", "value"),
+    [
+        ("true", "12", "12"),
+        ("false", "12", 12),
+        ("false", '"12"', "12"),
+        ("false", '{"a": "<"}', {"a": "<"}),
+        ("false", "x", "x"),
+    ],
+)
+def test_types_are_what_the_format_says(type_: str, text: str, value: Any) -> None:
+    family = FAMILIES["deepseek_v3_2"]
+    shape = tool("f", {"x": {}})
+    written = calls(family, [(shape, {"x": "TEXT"})]).replace(
+        'string="true">TEXT', f'string="{type_}">{text}'
+    )
+    assert arguments(family, shape, written).value == {"x": value}
+
+
 def test_arguments_that_the_schema_does_not_name() -> None:
     assert coder(tool("f", {}), x="1", y="word").value == {"x": 1, "y": "word"}
 
@@ -117,6 +136,7 @@ def test_elements_cut_off_in_the_middle_have_no_end() -> None:
         ("x>\nab", '{"x": "ab'),
         ("x>\nab\n</para", '{"x": "ab\\n</para'),
         ("x>\nab\n</parameter>\n<parameter=n>\n1", '{"x": "ab", "n": 1'),
+        ("x>\nab\n</parameter>\n<parameter=n>\n-", '{"x": "ab", "n": "-"'),
     ]:
         reply = read_all_ways(QWEN_3_CODER, [shape], begin + text, stopped=False)
         assert [(call.arguments, call.whole) for call in reply.calls] == [(found, False)]
@@ -158,6 +178,44 @@ class TestSchemas:
                 MINIMAX_M3,
             ):  # they write the inside as JSON, so this only has to compile
                 backend(()).compile(structure(family, [shape], mode="named", allowed=["f"]))
+
+    @pytest.mark.parametrize(
+        "family", [QWEN_3_CODER, COHERE, MINIMAX_M3, GEMMA_4, LLAMA_4], ids=lambda f: f.name
+    )
+    def test_schemas_that_would_be_endless_written_out(self, family: Family) -> None:
+        def pair(inner: dict[str, Any]) -> dict[str, Any]:
+            return {
+                "type": "object",
+                "properties": {"l": inner, "r": inner},
+                "required": ["l", "r"],
+                "additionalProperties": False,
+            }
+
+        definitions: dict[str, Any] = {f"d{i}": pair({"$ref": f"#/$defs/d{i + 1}"}) for i in range(40)}
+        definitions |= {"d40": {"type": "integer"}, "loop": {"anyOf": [{"$ref": "#/$defs/loop"}] * 2}}
+        definitions |= {f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(40)}
+        definitions |= {
+            "a40": {"type": "string"},
+            "tree": pair({"anyOf": [{"$ref": "#/$defs/tree"}, {"type": "null"}]}),
+        }
+        for name in ("d0", "a0", "tree"):
+            schema = {
+                "type": "object",
+                "properties": {"x": {"$ref": f"#/$defs/{name}"}},
+                "$defs": definitions,
+            }
+            shape = ToolShape("f", JsonSchema(json.dumps(schema)), schema)
+            assert structure(family, [shape], mode="named", allowed=["f"])
+        schema = {
+            "type": "object",
+            "properties": {"x": {"$ref": "#/$defs/loop"}},
+            "required": ["x"],
+            "$defs": definitions,
+        }
+        with pytest.raises(Inexpressible):
+            structure(
+                family, [ToolShape("f", JsonSchema(json.dumps(schema)), schema)], mode="named", allowed=["f"]
+            )
 
     def test_open_objects_offer_what_they_name_and_else_anything(self) -> None:
         named = audited({"type": "object", "properties": {"a": {"type": "string"}}})

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xgrammar
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -237,6 +238,40 @@ def test_sample_of_another_implementation(path: Path) -> None:
     assert without_blanks(ours) == without_blanks(sample).replace('"7"', '"0"').replace(
         ":7", ":0"
     ).removesuffix("<|call|>")
+
+
+LEADING = {  # what its tags want before a call
+    "deepseek_v3_2": "\n\n",
+    "deepseek_v4": "\n\n",
+    "deepseek_v4_1": "\n\n",
+    "minimax": "\n</think>\n\n\n\n\n",
+}
+ENDING = {"harmony": "<|call|>"}  # a stop token to us
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.json")), ids=lambda path: path.stem)
+def test_another_implementation_accepts_our_calls(path: Path) -> None:
+    data = json.loads(path.read_text("utf-8"))
+    family = FAMILIES[data["model_key"]]
+    vocabulary = xgrammar.TokenizerInfo(
+        [bytes([i]) for i in range(256)] + [b""], vocab_type=xgrammar.VocabType.RAW, stop_token_ids=[256]
+    )
+    compiler = xgrammar.GrammarCompiler(vocabulary)
+    texts = [
+        LEADING.get(family.name, "")
+        + before(family)
+        + calls(family, [(SET_TEMP, {"unit": "C", "on": True})], spelling=spelling)
+        + ENDING.get(family.name, "")
+        + fill(family.tail)
+        for spelling in range(len(family.heads))
+    ]
+    for mode in ("required", "forced"):
+        compiled = compiler.compile_structural_tag(json.dumps(data["tags"][mode]))
+        assert any(_complete(xgrammar.GrammarMatcher(compiled), text) for text in texts), mode
+
+
+def _complete(matcher: xgrammar.GrammarMatcher, text: str) -> bool:
+    return matcher.accept_string(text) and matcher.accept_token(256)
 
 
 def without_blanks(text: str) -> str:
