@@ -376,7 +376,7 @@ _SIGNS: Final[tuple[tuple[tuple[str, ...], Family], ...]] = (
     (("｜DSML｜", "function_calls"), DEEPSEEK_V3_2),
     (("｜DSML｜", "tool_calls>"), DEEPSEEK_V4),
     (("｜DSML｜", " calls>"), DEEPSEEK_V4_1),
-    (("<|channel|>", "to=functions."), HARMONY),
+    (("<|channel|>", "commentary", "<|message|>"), HARMONY),
     (("<|tool_call>", "<tool_call|>"), GEMMA_4),
     (("]<]minimax[>[",), MINIMAX_M3),
     (("<minimax:tool_call>",), MINIMAX),

@@ -105,13 +105,13 @@ class ReplyParser:
         self._parts: list[Part] = []
         self._calls = 0
         self._stopped = True
-        self._plain = False
         self._after_format = False
         self._thoughts = None if reasoning == "off" else family.thoughts
         self._heads = [self._marks.words(head) for head in family.heads] if tools else []
         self._names = _names(self._tools)
         self._skips = self._skipped()
-        self._first = self._first_words()
+        self._triggers = self._first_words()
+        self._first = re.compile("|".join(map(re.escape, self._triggers))) if self._triggers else None
         self._run: Generator[None, None, None] | None = self._reply(inside=reasoning == "open")
         next(self._run)
 
@@ -215,24 +215,18 @@ class ReplyParser:
     def _text(self) -> Reading[None]:
         """Text up to the next opening, and what opens there. Blanks beside it go with it."""
         source = self._source
-        while True:
-            match = None if self._first is None else self._first.search(source.text, source.at)
-            if match is None:
-                self._text_out(self._certain())
-                if source.ended:
-                    return
-                yield
-                continue
-            before = match.start() - source.at
-            bare = len(source.text[source.at : match.start()].rstrip(" \t\r\n"))
-            if bare:
-                self._text_out(bare)
-            offset = before - bare
-            if (yield from self._opening(offset)):
+        while (match := None if self._first is None else self._first.search(source.text, source.at)) is None:
+            self._text_out(self._certain())
+            if source.ended:
                 return
+            yield
+        before = match.start() - source.at
+        bare = len(source.text[source.at : match.start()].rstrip(" \t\r\n"))
+        self._text_out(bare)
+        offset = before - bare
+        if not (yield from self._opening(offset)):
             self._after_format = False
             self._put(Content, source.take(offset + 1))
-            return
 
     def _certain(self) -> int:
         """How many characters are text whatever comes."""
@@ -387,17 +381,14 @@ class ReplyParser:
         unique = dict.fromkeys(self._marks.words(shape) for shape in shapes)
         return [skip for skip in unique if skip]
 
-    def _first_words(self) -> re.Pattern[str] | None:
-        """Finds where something may open."""
+    def _first_words(self) -> tuple[str, ...]:
+        """What anything that may open begins with."""
         firsts = [skip[0] for skip in self._skips]
         if self._thoughts is not None and self._family.framed:
             firsts += self._marks.words(self._thoughts.open)[:1]
         section = self._marks.words(self._family.section.open)
         firsts += [(*section, *head)[0] for head in self._heads]
-        self._triggers = tuple(dict.fromkeys(first for first in firsts if isinstance(first, str)))
-        if not self._triggers:
-            return None
-        return re.compile("|".join(map(re.escape, self._triggers)))
+        return tuple(dict.fromkeys(first for first in firsts if isinstance(first, str)))
 
 
 def _last_blanks(family: Family) -> str:

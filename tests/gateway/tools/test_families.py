@@ -31,7 +31,7 @@ TEMPLATES = {
     "deepseek_v3_2": """{% set dsml = "｜DSML｜" %}<{{ dsml }}function_calls>""",
     "deepseek_v4": """{% set dsml = "｜DSML｜" %}<{{ dsml }}tool_calls>""",
     "deepseek_v4_1": """{% set dsml = "｜DSML｜" %}<{{ dsml }} calls>""",
-    "harmony": """<|start|>assistant to=functions.{{ call.name }}<|channel|>commentary json<|message|>""",
+    "harmony": """{{ '<|start|>assistant to=' }}{{ 'functions.' + call.name + '<|channel|>commentary json<|message|>' }}""",
     "gemma_4": """<|tool_call>call:{{ call.name }}{...}<tool_call|>""",
     "cohere": """<cofl:tool_calls><cofl:tool_call id="0" name="{{ call.name }}">""",
 }
