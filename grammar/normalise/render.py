@@ -10,6 +10,7 @@ ones by their spelling, so that `"\\u0061"` would slip past `"a"`; keys that mat
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -82,9 +83,7 @@ class _Writer:
             if kind in free:
                 continue
             for each in by_kind[kind]:
-                if isinstance(each, NumberShape) and each == NumberShape(integers=True, losses=each.losses):
-                    free.append("integer")
-                elif (listed := _listed(each)) is not None:
+                if (listed := _listed(each)) is not None:
                     values.extend(listed)
                 else:
                     options.extend(self._option(each, depth))
@@ -178,6 +177,12 @@ def _listed(each: Solved) -> list[Any] | None:
             return None
 
 
+LEAST, MOST = Fraction(-(10**18)), Fraction(10**18)
+"""Whole numbers without bounds of their own are written within these: inside what programs take a whole number for (63
+bits), and numbers that engines, which read them as doubles, take for themselves. JSON leaves the range to whoever reads
+it (RFC 8259, section 6)."""
+
+
 def _plain(number: Fraction) -> int | float:
     return int(number) if number.denominator == 1 else float(number)
 
@@ -185,6 +190,8 @@ def _plain(number: Fraction) -> int | float:
 def _number(each: NumberShape) -> list[dict[str, Any]]:
     """More than one where multiples have decimals: engines write all of them, so 1.5 takes a step of 0.5 beside 0.25."""
     schema: dict[str, Any] = {"type": "integer" if each.integers else "number"}
+    if each.integers and not each.losses:  # what was lost may have been a bound further out
+        each = _within_range(each)
     if each.low is not None:
         schema["exclusiveMinimum" if each.low_open else "minimum"] = _plain(each.low)
     if each.high is not None:
@@ -197,6 +204,15 @@ def _number(each: NumberShape) -> list[dict[str, Any]]:
         if coarser != steps[-1] and faithful.decimals(coarser) is not None:
             steps.append(coarser)
     return [{**schema, "multipleOf": _plain(step)} for step in steps]
+
+
+def _within_range(each: NumberShape) -> NumberShape:
+    """With a bound on a side that has none: small models, once they write digits, may write them for ever."""
+    return replace(
+        each,
+        low=LEAST if each.low is None else each.low,
+        high=MOST if each.high is None else each.high,
+    )
 
 
 def _multiple_with(step: Fraction, places: int) -> Fraction:

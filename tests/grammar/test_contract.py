@@ -123,13 +123,16 @@ def test_what_says_nothing_is_an_annotation(schema: Any, paths: list[str]) -> No
     assert not contract.checked
 
 
+MOST = 10**18
+WHOLE = {"type": "integer", "minimum": -MOST, "maximum": MOST}
+
 WRITTEN: list[tuple[Any, Any]] = [
     (True, {}),
     ({}, {}),
     ({"type": "string", "title": "x", "x-guidance": {}}, {"type": "string"}),
-    ({"type": ["integer", "null"]}, {"type": ["null", "integer"]}),
-    ({"type": "integer", "nullable": True}, {"type": ["null", "integer"]}),
-    ({"type": "number", "multipleOf": 1}, {"type": "integer"}),
+    ({"type": ["integer", "null"]}, {"anyOf": [{"type": "null"}, WHOLE]}),
+    ({"type": "integer", "nullable": True}, {"anyOf": [{"type": "null"}, WHOLE]}),
+    ({"type": "number", "multipleOf": 1}, WHOLE),
     (
         {"type": "integer", "minimum": 0.5, "exclusiveMaximum": 4},
         {"type": "integer", "minimum": 1, "maximum": 3},
@@ -164,13 +167,13 @@ WRITTEN: list[tuple[Any, Any]] = [
     ),
     (
         {"oneOf": [{"type": "string"}, {"type": "integer"}, {"type": "null"}]},
-        {"type": ["null", "string", "integer"]},
+        {"anyOf": [{"type": ["null", "string"]}, WHOLE]},
     ),
     ({"not": {"type": ["object", "array"]}}, {"type": ["null", "boolean", "number", "string"]}),
     ({"not": {"not": {"type": "null"}}}, {"type": "null"}),
     (
         {"type": "integer", "not": {"const": 3}},
-        {"anyOf": [{"type": "integer", "maximum": 2}, {"type": "integer", "minimum": 4}]},
+        {"anyOf": [{**WHOLE, "maximum": 2}, {**WHOLE, "minimum": 4}]},
     ),
     (
         {"type": "array", "items": {"type": "boolean"}, "maxItems": 1, "uniqueItems": True},
@@ -200,6 +203,12 @@ def test_what_is_written_for_the_engines(schema: Any, written: Any) -> None:
     contract = audit(schema)
     assert not contract.checked
     assert json.loads(contract.grammar.schema) == written
+
+
+def test_a_range_beyond_what_engines_can_tell_is_not_closed_by_the_usual_one() -> None:
+    contract = audit({"type": "integer", "minimum": 2 * MOST})
+    assert [verdict.path for verdict in contract.checked] == ["/minimum"]
+    assert json.loads(contract.grammar.schema) == {"type": "integer"}
 
 
 ORDERS: list[tuple[Any, list[str]]] = [
