@@ -39,9 +39,19 @@ class Served:
 
 @contextmanager
 def serve(model: str, *flags: str, timeout: float = 120.0) -> Iterator[Served]:
-    """Start, wait until ready, and end it afterwards. Raises RuntimeError if it never becomes ready."""
+    """Start, wait until ready, and end it afterwards; no `model` is the demo model. Raises RuntimeError if it never becomes
+    ready."""
     port = _free_port()
-    command = [sys.executable, "-m", "gateway", "serve", model, "--port", str(port), *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "gateway",
+        "serve",
+        *([model] if model else []),
+        "--port",
+        str(port),
+        *flags,
+    ]
     start = time.perf_counter()
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)

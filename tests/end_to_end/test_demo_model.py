@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from engine.model_store.store import LocalModel
-
 from .server import Server
 
 READY_WITHIN = 20.0
@@ -22,23 +20,14 @@ pytestmark = [pytest.mark.demo_model, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")
-def demo(demo_model: LocalModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    store = next(parent for parent in demo_model.path.parents if (parent / "models").is_dir())
-    flags = ("--offline", "--store", str(store), "--max-model-len", "2048", "--kv-bytes", "256MiB")
-    started = Server(tmp_path_factory.mktemp("demo"), "--drain-delay", "0", *flags, model=None)
-    yield started
-    started.stop()
-
-
-@pytest.fixture(scope="module")
-def client(demo: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=demo.url, api_key="unused", max_retries=0, timeout=120) as openai:
+def client(demo_server: Server) -> Iterator[OpenAI]:
+    with OpenAI(base_url=demo_server.url, api_key="unused", max_retries=0, timeout=120) as openai:
         yield openai
 
 
-def test_a_newcomer_gets_a_streamed_answer(demo: Server, client: OpenAI) -> None:
-    print(f"\nready after {demo.ready_after:.1f} s")
-    assert demo.ready_after < READY_WITHIN
+def test_a_newcomer_gets_a_streamed_answer(demo_server: Server, client: OpenAI) -> None:
+    print(f"\nready after {demo_server.ready_after:.1f} s")
+    assert demo_server.ready_after < READY_WITHIN
     model = client.models.list().data[0].id
     stream = client.chat.completions.create(
         model=model,
@@ -55,7 +44,7 @@ def test_a_newcomer_gets_a_streamed_answer(demo: Server, client: OpenAI) -> None
     assert chunks[-1].usage.completion_tokens > 3
 
 
-def test_a_shared_system_prompt_is_computed_once(demo: Server, client: OpenAI) -> None:
+def test_a_shared_system_prompt_is_computed_once(demo_server: Server, client: OpenAI) -> None:
     """The second chat reports the first one's prefix as cached, and an answer is the same cold and warm."""
     words = ["river", "stone", "lamp", "paper", "winter", "garden", "silver", "road", "music", "window"]
     rng = random.Random(1)
@@ -74,7 +63,7 @@ def test_a_shared_system_prompt_is_computed_once(demo: Server, client: OpenAI) -
     cold = ask("Name a fruit.")
     other = ask("Which colour is the sky?")
     warm = ask("Name a fruit.")
-    shared = demo.post(
+    shared = demo_server.post(
         "/tokenize", {"messages": [{"role": "system", "content": system}], "add_generation_prompt": False}
     ).json()["count"]
     assert shared > 600
