@@ -5,6 +5,10 @@ Pure, for whoever wants to answer before anything is queued:
 spec            every form of constraint as one tree of nodes
 contract        a schema's keywords, each with what is promised about it
 normalise/      what a schema means, written so that engines enforce it exactly
+openai_strict   OpenAI's strict subset, with its own words for what is outside
+validate        whether a finished text satisfies a schema, by an implementation that enforces nothing
+dialect         a client's schema in the words of one draft, for that
+check_cost      how long it can take, known beforehand
 json_text       JSON text to values and back, strictly
 limits          what a schema or grammar may ask for, checked before anything expensive
 extent          how far a pattern's or a grammar's repetitions unfold
