@@ -52,6 +52,14 @@ def written(shape: Shape, values: Mapping[Slot, Grammar] | None = None) -> Gramm
     return joined(*nodes(shape, values))
 
 
+def filled(shape: Shape, values: Mapping[Slot, str]) -> str:
+    """The shape as a text, in letters."""
+    return "".join(
+        piece if isinstance(piece, str) else values[piece] if isinstance(piece, Slot) else piece.text
+        for piece in shape
+    )
+
+
 def joined(*parts: Grammar) -> Grammar:
     """The parts one after the other, in as few nodes as say it."""
     flat: list[Grammar] = []

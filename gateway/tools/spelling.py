@@ -13,7 +13,7 @@ from ..template_sandbox import to_json
 from .arguments.json_object import JsonObject
 from .families import DEFAULT
 from .family import Family
-from .shapes import Shape, Slot
+from .shapes import Slot, filled
 
 
 def can_spell(family: Family) -> bool:
@@ -26,10 +26,12 @@ def call_writer(family: Family) -> Callable[[Sequence[tuple[str, Any]]], str]:
 
     def write(calls: Sequence[tuple[str, Any]]) -> str:
         each = [
-            _filled(spelled.call, {Slot.NAME: name, Slot.NUMBER: str(i), Slot.ARGUMENTS: to_json(arguments)})
+            filled(spelled.call, {Slot.NAME: name, Slot.NUMBER: str(i), Slot.ARGUMENTS: to_json(arguments)})
             for i, (name, arguments) in enumerate(calls)
         ]
-        return _filled(spelled.section.open) + spelled.between.join(each) + _filled(spelled.section.close)
+        return (
+            filled(spelled.section.open, {}) + spelled.between.join(each) + filled(spelled.section.close, {})
+        )
 
     return write
 
@@ -38,11 +40,4 @@ def example_call(family: Family) -> str:
     """A call with words in place of what differs."""
     spelled = family if can_spell(family) else DEFAULT
     words = {Slot.NAME: "NAME", Slot.NUMBER: "0", Slot.ARGUMENTS: '{"PARAMETER": VALUE}'}
-    return _filled(spelled.section.open) + _filled(spelled.call, words) + _filled(spelled.section.close)
-
-
-def _filled(shape: Shape, values: dict[Slot, str] | None = None) -> str:
-    return "".join(
-        piece if isinstance(piece, str) else (values or {})[piece] if isinstance(piece, Slot) else piece.text
-        for piece in shape
-    )
+    return filled(spelled.section.open, {}) + filled(spelled.call, words) + filled(spelled.section.close, {})

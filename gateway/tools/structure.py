@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +12,11 @@ from typing import Literal as OneOf
 from grammar.spec import Choice, Either, FreeText, Grammar, Lark, Literal, Regex, Repeat
 
 from .arguments.custom import as_function
+from .arguments.json_object import JsonObject
+from .arguments.schemas import Root
 from .arguments.style import Gap, ToolShape, Written
 from .family import Family
-from .shapes import BARE, Frame, Slot, joined, marker_texts, written
+from .shapes import BARE, Frame, Slot, filled, joined, marker_texts, written
 
 Mode = OneOf["none", "auto", "required", "named"]
 Reasoning = OneOf["off", "open", "optional"]
@@ -64,6 +67,7 @@ class _Reply:
     tools: tuple[ToolShape, ...]
     callable_: list[ToolShape]
     parallel: bool
+    beside_answer: bool = False
     free: FreeText = field(init=False)
 
     def __post_init__(self) -> None:
@@ -94,6 +98,7 @@ class _Reply:
         if mode != "auto":
             return joined(self._before(self.family.preamble if mode == "required" else 0), self._calls())
         if answer is not None or self.family.alone:
+            self.beside_answer = answer is not None
             return Either((joined(self._before(0), self._calls()), self._answer(answer)))
         if self.family.text != self.family.aside:
             before = Repeat(_framed(self.family.aside, self.free), 0, 1)
@@ -155,7 +160,26 @@ class _Reply:
         return joined(first, Repeat(joined(Literal(between), _either(calls)))) if several else first
 
     def _call(self, tool: ToolShape) -> Grammar:
+        if self.beside_answer and self.family.alone and isinstance(self.family.style, JsonObject):
+            return self._call_as_json(tool)
         return joined(self._head(tool), _arguments(self.family, tool).node, written(self.family.foot))
+
+    def _call_as_json(self, tool: ToolShape) -> Grammar:
+        """A call that is a JSON object, written as one: engines tell two schemas apart where they cannot tell fixed text
+        from JSON that begins alike."""
+        function = as_function(tool)
+        skeleton = json.loads(filled(self.family.call, {Slot.NAME: tool.name, Slot.ARGUMENTS: "null"}))
+        arguments = json.loads(function.arguments.schema)
+        properties = {
+            key: arguments if value is None else {"const": value} for key, value in skeleton.items()
+        }
+        whole = {
+            "type": "object",
+            "properties": properties,
+            "required": list(skeleton),
+            "additionalProperties": False,
+        }
+        return Root(arguments, function.arguments).leaf(whole)
 
     def _raw(self, tool: ToolShape) -> Grammar:
         """The input of a tool with a grammar of its own is the end of the reply, so that nothing in it can end it."""
