@@ -134,7 +134,7 @@ class LLM:
         return self._stream(request)
 
     def close(self) -> None:
-        """End what the engine keeps running beside this thread. An LLM that is dropped unclosed does so at some time."""
+        """End the threads and processes that grammars needed. Without it they end with this process."""
         self._engine.close()
 
     def __enter__(self) -> LLM:
