@@ -34,9 +34,9 @@ LIMITS: Final = llguidance.LLParserLimits(
 """What one grammar may cost, to compile and in each mask; in the library's units, about 50 to the microsecond."""
 
 _BYTES: Final = 200_000
-"""Memory of a small compiled grammar."""
-_BYTES_A_CHARACTER: Final = 100
-"""What each character of a grammar adds to that, about."""
+"""Memory of a small compiled grammar that has been followed for a while. Measured, as is the next."""
+_BYTES_A_CHARACTER: Final = 50
+"""What each character of a grammar adds to that."""
 
 
 class LLGuidance:
@@ -61,8 +61,10 @@ class LLGuidance:
         compiled = LLGuidanceGrammar(matcher, self._vocabulary, rendered.markers, len(rendered.text))
         try:
             compiled.warm()
-        except MatcherError as error:
+        except DeadEnd as error:
             raise BadGrammar("the grammar allows no text at all, not even the empty one") from error
+        except MatcherError as error:
+            raise TooComplex(str(error)) from error
         return compiled
 
     def export(self, compiled: Compiled) -> bytes:

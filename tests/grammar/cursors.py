@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from grammar.backends.base import Backend, Bits, Cursor
+from grammar.backends.spelling import Spelling
 from grammar.spec import Grammar
 from grammar.vocabulary import Vocabulary, byte_vocabulary
 
@@ -36,6 +37,25 @@ def spelled(text: str | bytes | int | Iterable[str | bytes | int]) -> list[int]:
     if isinstance(text, bytes):
         return list(text)
     return [token for part in text for token in spelled(part)]
+
+
+class Spelled:
+    """The same as the tokeniser of another vocabulary spells it; its special tokens are those of the same text."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._spell = Spelling(vocabulary)
+        self._single = {raw: token for token, raw in enumerate(vocabulary.tokens) if len(raw) == 1}
+        self._specials = {token: vocabulary.specials[text] for text, token in SPECIALS.items()}
+        self._nothing = vocabulary.size
+
+    def __call__(self, text: str | bytes | int | Iterable[str | bytes | int]) -> list[int]:
+        if isinstance(text, int):
+            return [self._specials[text]]
+        if isinstance(text, str):
+            return self._spell(text)
+        if isinstance(text, bytes):
+            return [self._single.get(text[i : i + 1], self._nothing) for i in range(len(text))]
+        return [token for part in text for token in self(part)]
 
 
 def followed(cursor: Cursor, tokens: Iterable[int]) -> bool:

@@ -28,7 +28,7 @@ from grammar.spec import (
 )
 from grammar.vocabulary import Vocabulary, load_vocabulary
 
-from .cursors import BYTES, SPECIALS, allowed, followed, outcome
+from .cursors import BYTES, SPECIALS, Spelled, allowed, followed, outcome
 
 IM_START, IM_END, END_OF_TEXT = SPECIALS.values()
 
@@ -451,6 +451,11 @@ def large(vocabulary: Vocabulary) -> LLGuidance:
     return LLGuidance(vocabulary)
 
 
+@pytest.fixture(scope="module")
+def spelled_large(vocabulary: Vocabulary) -> Spelled:
+    return Spelled(vocabulary)
+
+
 @pytest.mark.demo_model
 class TestDemoModel:
     def test_forced_text_is_spelled_as_the_model_would(
@@ -478,6 +483,20 @@ class TestDemoModel:
         assert im_end not in allowed(text, vocabulary)
         assert not text.accept(im_end)
         assert b"".join(vocabulary.tokens[t] for t in text.forced()) == b"<|im_end|>"
+
+    @pytest.mark.parametrize(("grammar", "text", "expected"), TABLE, ids=[f"{i}" for i in range(len(TABLE))])
+    def test_languages(
+        self, large: LLGuidance, spelled_large: Spelled, grammar: Grammar, text: str, expected: str
+    ) -> None:
+        cursor = large.compile(grammar).start()
+        if not followed(cursor, spelled_large(text)):
+            assert expected == "refused"
+        else:
+            assert expected == ("complete" if cursor.accepting() else "partial")
+
+    def test_a_first_mask_that_costs_too_much(self, large: LLGuidance) -> None:
+        with pytest.raises(TooComplex, match="too many expressions"):
+            large.compile(Regex("(.{0,100}){0,100}"))
 
     def test_masks_have_no_special_token(self, large: LLGuidance, vocabulary: Vocabulary) -> None:
         ids = allowed(large.compile(FreeText()).start(), vocabulary)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.model_store.store import LocalModel
 from grammar.backends.llguidance import LLGuidance
 from grammar.errors import DeadEnd, MatcherError
 from grammar.matcher import Matcher
@@ -26,6 +27,7 @@ from grammar.spec import (
     Regex,
     Repeat,
 )
+from grammar.vocabulary import Vocabulary, load_vocabulary
 
 from .cursors import BYTES, SPECIALS, allowed
 
@@ -72,6 +74,24 @@ def walk(place: Matcher, noise: random.Random, most: int = 200) -> list[int]:
         place.accept(token)
         tokens.append(token)
     return tokens
+
+
+def belongs(text: str, grammar: Grammar) -> bool:
+    """By another implementation than the engine's."""
+    match grammar:
+        case JsonSchema(schema=schema):
+            return bool(jsonschema_rs.is_valid(json.loads(schema), json.loads(text)))
+        case Regex(pattern=pattern):
+            return re.fullmatch(pattern, text, re.DOTALL) is not None
+        case Choice(options=options):
+            return text in options
+    raise AssertionError(f"no reference for {grammar!r}")
+
+
+@pytest.fixture(scope="module")
+def large(demo_model: LocalModel) -> tuple[Vocabulary, LLGuidance]:
+    vocabulary = load_vocabulary(demo_model.path, size=49152)
+    return vocabulary, LLGuidance(vocabulary)
 
 
 class TestEnd:
@@ -231,15 +251,7 @@ class TestWalks:
         text = bytes(tokens[:-1] if place.ended else tokens).decode(errors="replace")
         if not place.ended:
             return
-        grammar = LANGUAGES[name]
-        match grammar:
-            case JsonSchema(schema=schema):
-                value = json.loads(text)
-                assert jsonschema_rs.is_valid(json.loads(schema), value)
-            case Regex(pattern=pattern):
-                assert re.fullmatch(pattern, text, re.DOTALL)
-            case Choice(options=options):
-                assert text in options
+        assert belongs(text, LANGUAGES[name])
 
     def test_some_do_end(self) -> None:
         ended = 0
@@ -249,3 +261,41 @@ class TestWalks:
                 walk(place, random.Random(seed))
                 ended += place.ended
         assert ended > 40
+
+
+@pytest.mark.demo_model
+class TestDemoModel:
+    """Tokens of many bytes, which begin in one part of a grammar and end in the next."""
+
+    @pytest.mark.parametrize("name", ["schema", "flexible", "array", "pattern", "choice"])
+    def test_walks_and_rollbacks(self, large: tuple[Vocabulary, LLGuidance], name: str) -> None:
+        vocabulary, backend = large
+        end = vocabulary.specials["<|im_end|>"]
+        quick = {*map(vocabulary.tokens.index, (b'"', b"}", b"]", b'"}')), end}
+        compiled = backend.compile(LANGUAGES[name])
+        ended = 0
+        for seed in range(6):
+            noise = random.Random(seed)
+            place = Matcher(compiled, (end,), vocabulary)
+            tokens: list[int] = []
+            while not place.ended and len(tokens) < 60:
+                forced = place.forced()
+                options = allowed(place, vocabulary)
+                assert not forced or forced[0] in options
+                likely = sorted(quick.intersection(options))
+                tokens.append(noise.choice(likely if likely and noise.random() < 0.5 else options))
+                place.accept(tokens[-1])
+                if noise.random() < 0.1:
+                    count = noise.randint(0, len(tokens))
+                    place.rollback(count)
+                    del tokens[len(tokens) - count :]
+            fresh = Matcher(compiled, (end,), vocabulary)
+            for token in tokens:
+                fresh.accept(token)
+            assert fresh.ended == place.ended
+            if place.ended:
+                ended += 1
+                assert belongs(
+                    b"".join(vocabulary.tokens[token] for token in tokens).decode(), LANGUAGES[name]
+                )
+        assert ended
