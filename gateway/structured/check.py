@@ -9,9 +9,9 @@ import orjson
 from aiohttp import web
 from pydantic import Field
 
-from engine.client import EngineClient
-from engine.errors import DeadlineExceeded, GrammarRefused, RequestFailure
-from engine.request import GrammarReport
+from engine.client import EngineClient, failure_from
+from engine.errors import DeadlineExceeded, GrammarRefused
+from engine.request import GrammarReport, RequestFailed
 from grammar.contract import Verdict
 
 from ..body import read_json
@@ -134,11 +134,13 @@ def _objection(shape: AnswerShape, wish: Wish) -> InvalidRequest | None:
 
 
 def _refusal(report: GrammarReport, source: Source) -> InvalidRequest | None:
+    """Raises RequestFailure for what is not the grammar's fault."""
     if report.error is None:
         return None
-    if report.kind not in ("bad_grammar", "grammar_too_complex"):
-        raise RequestFailure(report.error)
-    return source.refused(GrammarRefused(report.error, too_complex=report.kind == "grammar_too_complex"))
+    failure = failure_from(RequestFailed("", report.kind or "engine_error", report.error))
+    if isinstance(failure, GrammarRefused):
+        return source.refused(failure)
+    raise failure
 
 
 def _keyword(verdict: Verdict, refuses: bool) -> dict[str, object]:

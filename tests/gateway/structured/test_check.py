@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine.request import FailureKind, GrammarReport
 from gateway.structured.check import MAX_AT_ONCE
 from grammar.spec import Grammar, JsonSchema, Regex
 from tests.fakes import FakeEngine
@@ -188,3 +189,17 @@ async def test_an_engine_that_is_away_is_said(start: Start) -> None:
     engine.status = "restarting"
     gateway = await start(engine)
     assert (await gateway.post(PATH, {"schema": EXACT}))[0] == 503
+
+
+@pytest.mark.parametrize(("kind", "status"), [("unavailable", 503), ("engine_error", 500)])
+async def test_what_is_not_the_grammars_fault_is_no_verdict_on_it(
+    start: Start, monkeypatch: pytest.MonkeyPatch, kind: FailureKind, status: int
+) -> None:
+    engine = FakeEngine()
+    gateway = await start(engine)
+
+    async def fail(grammar: Grammar) -> GrammarReport:
+        return GrammarReport(query_id=0, kind=kind, error="not now")
+
+    monkeypatch.setattr(engine, "check_grammar", fail)
+    assert (await gateway.post(PATH, {"schema": EXACT}))[0] == status
