@@ -96,6 +96,7 @@ def _start(config: EngineConfig, channel: Channel[ToClient, ToEngine]) -> Engine
         channel.send(StartFailed(f"the engine could not start: {error!r}", permanent=False))
         return None
     channel.send(_info(engine, config, time.monotonic() - began))
+    engine.prewarm()
     return engine
 
 

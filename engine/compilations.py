@@ -23,6 +23,10 @@ class GrammarCompiler(Protocol):
         """Never waits. The future ends with a GrammarError if the grammar cannot be had."""
         ...
 
+    def prewarm(self) -> None:
+        """Begin, in the background, what the first grammar would wait for."""
+        ...
+
     def close(self) -> None:
         """End what is being compiled, and whatever thread or process does it."""
         ...
@@ -38,6 +42,9 @@ class NoCompiler:
         future: Future[Compilation] = Future()
         future.set_exception(BadGrammar(f"this model takes no grammar: {self._reason}"))
         return future
+
+    def prewarm(self) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -69,6 +76,9 @@ class Compilations:
             taken.append((purpose, error or future.result()))
             self._count(taken[-1][1])
         return taken
+
+    def prewarm(self) -> None:
+        self._compiler.prewarm()
 
     def close(self) -> None:
         self._compiler.close()

@@ -178,6 +178,10 @@ class Engine:
         census = self._scheduler.census()
         return replace(census, counters=self._counted(census.counters))
 
+    def prewarm(self) -> None:
+        """Begin to start, in the background, what the first grammar would wait for."""
+        self._compilations.prewarm()
+
     def close(self) -> None:
         """End the threads and whatever compiles. Requests that are left end with the process, or never."""
         self._compilations.close()

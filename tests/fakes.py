@@ -414,6 +414,7 @@ class FakeCompiler:
         self.seen: set[Grammar] = set()
         self.at_once = False
         self.closed = False
+        self.warm = False
         self._wake: Callable[[], None] = lambda: None
 
     def start(self, wake: Callable[[], None]) -> FakeCompiler:
@@ -441,6 +442,9 @@ class FakeCompiler:
                 future.set_result(Compilation(DiceGrammar(int(grammar.text)), 0.5, cached))
                 self.seen.add(grammar)
         self._wake()
+
+    def prewarm(self) -> None:
+        self.warm = True
 
     def close(self) -> None:
         self.closed = True

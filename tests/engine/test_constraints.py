@@ -314,6 +314,12 @@ def test_a_grammar_may_be_checked_for_nobody(served: Served) -> None:
     assert engine.take_reports()[0].cached
 
 
+def test_what_the_first_grammar_would_wait_for_begins_when_told(served: Served) -> None:
+    assert not served.compiler.warm
+    served.engine.prewarm()
+    assert served.compiler.warm
+
+
 def test_a_compilation_that_ends_after_the_engine_was_closed_is_nobodys() -> None:
     compiler = FakeCompiler()
     engine = assemble(CONFIG, compiler=compiler.start)

@@ -304,6 +304,16 @@ async def test_a_grammar_is_ready_before_its_request_starts_and_refused_ones_har
         assert engine.queue.requests == 0
 
 
+async def test_what_compiles_is_there_before_the_first_grammar() -> None:
+    async with running() as engine:
+        await until(lambda: any(path.read_text() for path in tasks_of(pid_of(engine))), 20)
+
+
+def tasks_of(pid: int) -> list[Path]:
+    """Where the kernel lists the children of each of a process's threads (proc(5))."""
+    return [path / "children" for path in Path(f"/proc/{pid}/task").iterdir()]
+
+
 async def test_an_engine_that_dies_while_it_compiles_ends_what_waits_for_that() -> None:
     async with running() as engine:
         stream = submit(engine, constrained("a", Regex("(a|b){1,200}c")))
