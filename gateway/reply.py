@@ -7,50 +7,33 @@ of it by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable
 
 from engine.request import SequenceDelta, TokenLogprob
 
+from .attribution import Attribution
 from .detokenizer import Detokenizer
 from .pieces import Finish, Piece, TextOptions, TokenDetail, merged
 from .stops import StopSearch
 from .tokenizer import Tokenizer
-from .tools.parser import Content, Part, Reasoning, ReplyParser, Special
-
-
-class _Token(NamedTuple):
-    """`length` is the number of characters that it completed."""
-
-    id: int
-    length: int
-    mark: bool
-    logprob: TokenLogprob | None
-
-    @property
-    def begins_character(self) -> bool:
-        """Or says nothing."""
-        return not self.length and not self.mark
+from .tools.parser import Content, Part, ReplyParser, Special
 
 
 class Reply:
-    """`reasoning` counts the tokens of the thoughts, with the mark that opened them if the model wrote it."""
+    """The parts of one sequence as they become certain."""
 
     __slots__ = (
-        "_detail",
+        "_attribution",
         "_details",
         "_detokenizer",
-        "_in_content",
         "_marks",
-        "_offset",
         "_options",
         "_parser",
         "_stops",
-        "_unsettled",
+        "_told",
         "finish",
         "index",
         "last_token",
-        "reasoning",
         "tokens",
     )
 
@@ -59,20 +42,22 @@ class Reply:
     ) -> None:
         self.index = index
         self.tokens = 0
-        self.reasoning = 0
         self.last_token = 0.0
         self.finish: Finish | None = None
         self._options = options
-        self._detail = options.logprobs or options.ids
+        self._told = options.logprobs or options.ids
         self._detokenizer = Detokenizer(tokenizer, continues=options.continues_prompt)
         self._stops = stops.fresh()
         self._parser = parser
         ids = tokenizer.specials.ids
         self._marks = {ids[text]: Special(text) for text in parser.marks}
-        self._in_content = False
-        self._unsettled: list[_Token] = []
+        self._attribution = Attribution()
         self._details: list[TokenDetail] = []
-        self._offset = 0
+
+    @property
+    def reasoning(self) -> int:
+        """Tokens of thoughts."""
+        return self._attribution.reasoning
 
     def push(self, delta: SequenceDelta) -> Piece | None:
         """Add a step's tokens. None when nothing became certain."""
@@ -95,36 +80,49 @@ class Reply:
         mark = self._marks.get(token)
         if mark is None:
             text = self._detokenizer.push((token,))
-            parts = self._feed(text)
-        else:
-            text = self._detokenizer.flush()
-            parts = [*self._feed(text), *self._parser.feed(mark)]
-        if not ends:
-            self._unsettled.append(_Token(token, len(text), mark is not None, logprob))
-        self._settle(parts)
-        return self._shown(parts)
+            self._attribution.add(token, len(text), logprob, shown=self._told and not ends)
+            return self._settled(self._feed(text))
+        parts = self._flushed()
+        self._attribution.add(
+            token, 1, logprob, shown=self._told and not ends
+        )  # to the parser a mark is a character
+        return self._settled([*parts, *self._parser.feed(mark)])
 
     def _feed(self, text: str) -> list[Part]:
         return self._parser.feed(text) if text else []
 
+    def _flushed(self) -> list[Part]:
+        """What comes of a character that tokens have begun and will not end."""
+        text = self._detokenizer.flush()
+        self._attribution.complete(len(text))
+        return self._feed(text)
+
+    def _settled(self, parts: list[Part]) -> list[Part]:
+        self._details += self._attribution.settle(parts, self._parser.held)
+        return self._shown(parts)
+
     def _end(self, finish: Finish) -> list[Part]:
-        parts = [*self._feed(self._detokenizer.flush()), *self._parser.finish(stopped=finish == "stop")]
-        self._settle(parts)
-        shown = self._shown(parts)
+        shown = self._settled([*self._flushed(), *self._parser.finish(stopped=finish == "stop")])
         if self.finish is None:
-            rest = self._stops.flush()
-            if rest:
-                shown.append(Content(rest))
+            held = self._stops.flush()
+            if held:
+                shown.append(Content(held))
             self.finish = "stop" if self._stops.stopped else finish
         return shown
 
     def _piece(self, parts: list[Part]) -> Piece:
-        if self.finish is not None and self._detail:
-            self._details += self._detailed(0)
-        details, self._details = tuple(self._details), []
+        if self.finish is not None:
+            self._details += self._attribution.rest()
+        details, self._details = self._details, []
         whole = merged(parts)
-        text = "".join([part.text for part in whole if isinstance(part, Content)])
-        return Piece(self.index, text, details, self.finish, self._stops.stopped, whole)
+        return Piece(
+            self.index,
+            "".join([part.text for part in whole if isinstance(part, Content)]),
+            tuple(details),
+            self.finish,
+            self._stops.stopped,
+            whole,
+        )
 
     # -- stop strings --------------------------------------------------------------------------------------------------
 
@@ -144,38 +142,3 @@ class Reply:
 
     def _before_stop(self, text: str) -> str:
         return text if self.tokens <= self._options.min_tokens else self._stops.push(text)
-
-    # -- which token said what -----------------------------------------------------------------------------------------
-
-    def _settle(self, parts: list[Part]) -> None:
-        """Tokens wait until it is known what they belong to: the marks of a format are found a few tokens later."""
-        if not parts:
-            return
-        if any(isinstance(part, Reasoning) for part in parts):
-            self.reasoning += len(self._unsettled)
-        if self._detail:
-            content = sum(len(part.text) for part in parts if isinstance(part, Content))
-            self._details += self._detailed(content)
-        else:
-            self._unsettled.clear()
-        self._in_content = isinstance(parts[-1], Content)
-
-    def _detailed(self, content: int) -> Iterator[TokenDetail]:
-        """All that waited, those that said `content` characters with their log-probabilities."""
-        first = self._first_of(content)
-        for position, token in enumerate(self._unsettled):
-            yield TokenDetail(token.id, self._offset, token.logprob if position >= first else None)
-            self._offset += token.length
-        self._unsettled.clear()
-
-    def _first_of(self, content: int) -> int:
-        """Where content begins among the tokens that wait. Behind other content that is all of them; else there may be
-        marks before it, and it is as many of the last ones as so many characters take."""
-        if content and self._in_content:
-            return 0
-        first = len(self._unsettled)
-        if content:
-            while first and (content > 0 or self._unsettled[first - 1].begins_character):
-                first -= 1
-                content -= self._unsettled[first].length
-        return first

@@ -120,6 +120,11 @@ class ReplyParser:
         """The special tokens that mean something here."""
         return self._marks.special
 
+    @property
+    def held(self) -> int:
+        """Characters that nothing has been made of yet; a mark that is a special token counts as one."""
+        return len(self._source.text) - self._source.at
+
     def feed(self, piece: str | Special) -> list[Part]:
         """What has become certain."""
         text = self._marks.character(piece.text) if isinstance(piece, Special) else piece

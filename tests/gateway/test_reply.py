@@ -177,13 +177,24 @@ def test_what_a_limit_cuts_has_no_end() -> None:
     assert answer.parts[0] == CallBegins(0, "add", None, "function")
 
 
-def test_log_probabilities_are_those_of_the_content() -> None:
-    text = "<think>hm</think>\n\nHé " + call("add", "{}")
+@pytest.mark.parametrize(
+    ("text", "content", "reasoning"),
+    [
+        ("<think>hm</think>\n\nHé " + call("add", "{}"), "Hé", "<think>hm"),
+        ("<think></think>Hé", "Hé", ""),
+        ("a<t<b <tool", "a<t<b <tool", ""),
+        ("<t<b", "<t<b", ""),
+        ("<tool_call>{", "<tool_call>{", ""),
+        (call("add", "{}") + "\nso <", "so <", ""),
+        ("<thin", "<thin", ""),
+    ],
+)
+def test_log_probabilities_are_those_of_the_content(text: str, content: str, reasoning: str) -> None:
     reply, answer = read(said(text), thinks="optional", options=TextOptions(logprobs=True))
     told = bytes(detail.id for detail in answer.details if detail.logprob is not None)
-    assert told.decode() == "Hé"
+    assert told.decode() == answer.text == content
     assert bytes(detail.id for detail in answer.details).decode() == text
-    assert reply.reasoning == len("<think>hm")
+    assert reply.reasoning == len(reasoning)
 
 
 def test_special_tokens_that_are_no_marks_say_nothing() -> None:
