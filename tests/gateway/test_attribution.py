@@ -22,7 +22,8 @@ MARK = "\ue000"
 
 def read(pieces: Sequence[str]) -> tuple[list[TokenDetail], str, int]:
     """Each piece is a token. Their details, the content, and the tokens of thoughts."""
-    parser = ReplyParser(HERMES, [ToolShape("add")], reasoning="optional", specials=("</think>",))
+    specials = ("</think>",) if MARK in pieces else ()
+    parser = ReplyParser(HERMES, [ToolShape("add")], reasoning="optional", specials=specials)
     attribution = Attribution()
     details: list[TokenDetail] = []
     parts: list[Part] = []
@@ -59,7 +60,8 @@ TEXTS = st.lists(
 @example("so " + CALL, [70])
 @example("<think>hm <" + MARK + "so", [9])
 @example(CALL + "<", [])
-@example("<think>a <b < c" + MARK + "d", [9, 12])
+@example("<think>a <b < c</think>d", [10, 14])
+@example("<t" + CALL, list(range(9)))
 def test_tokens_that_said_content_are_told_of(text: str, cuts: list[int]) -> None:
     letters, content, thoughts = read(list(text))
     assert "".join(text[d.id] for d in letters if d.logprob is not None) == content
