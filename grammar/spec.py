@@ -32,7 +32,10 @@ class JsonSchema(msgspec.Struct, frozen=True, tag="json_schema", omit_defaults=T
 
 
 class Regex(msgspec.Struct, frozen=True, tag="regex"):
-    """Text that the pattern matches from its first to its last character."""
+    """Text that the pattern matches from its first to its last character.
+
+    Syntax: https://docs.rs/regex, with `\\d` and `\\w` for ASCII only. No lookaround, no references back.
+    """
 
     pattern: str
 
@@ -44,7 +47,7 @@ class Ebnf(msgspec.Struct, frozen=True, tag="ebnf"):
 
 
 class Lark(msgspec.Struct, frozen=True, tag="lark"):
-    """Text of the rule `start` of a Lark grammar."""
+    """Text of the rule `start` of a Lark grammar, as llguidance reads it. Names no special token."""
 
     text: str
 
@@ -70,7 +73,8 @@ class Marker(msgspec.Struct, frozen=True, tag="marker"):
 class FreeText(msgspec.Struct, frozen=True, tag="free_text", omit_defaults=True):
     """Any text, empty too, in which none of these strings occurs, neither spelled nor as a special token.
 
-    What follows in a tree may begin with one of them; the text ends there. No special token is part of it.
+    What follows in a tree, if anything does, begins with one of them or with a special token; the text ends there. No
+    special token is part of it.
     """
 
     without: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ For the second a node is rendered together with all that follows it, as a sequen
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -278,6 +279,7 @@ class _Renderer:
             case JsonSchema():
                 return self._json(node)
             case Lark(text=text):
+                _check_lark(text)
                 return "@" + self._grammars.setdefault(text, f"g{len(self._grammars)}")
             case Marker(text=text):
                 token = self._specials[text]
@@ -404,6 +406,19 @@ def _repeated(part: str, least: int, most: int | None, between: str) -> str:
 
 def _times(least: int, most: int | None) -> str:
     return f"{{{least},{'' if most is None else most}}}"
+
+
+_LENGTH_OF_A_RULE: Final = re.compile(
+    r"^[ \t]*[\w-]+[ \t]*\[[^\]\n]*?\b(max_tokens|stop)[ \t]*=", re.MULTILINE
+)
+
+
+def _check_lark(text: str) -> None:
+    """llguidance forgets how to take tokens back once a rule counts them or ends at a text that it hides."""
+    found = _LENGTH_OF_A_RULE.search(text)
+    if found:
+        line = text.count("\n", 0, found.start(1)) + 1
+        raise BadGrammar(f"line {line}: a rule cannot have {found[1]}= here; suffix= ends one at a text")
 
 
 def _with_options(node: JsonSchema) -> str:

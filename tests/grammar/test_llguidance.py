@@ -197,6 +197,7 @@ TABLE: list[tuple[Grammar, str | list[str | bytes | int], str]] = [
     # Lark
     (Lark('start: "a" INT\n%import common.INT'), "a12", "complete"),
     (Lark('start: "a" | start "b"'), "abb", "complete"),
+    (Lark('start: x\nx[capture="stop", suffix="."]: /[a-z ]*/'), "non stop.", "complete"),
     (Lark('start: "a" <[257]>'), "a", "partial"),
     (Lark('start: "a" <[257]>'), ["a", IM_END], "refused"),
     (Lark('start: "a" %json {"type":"null"}'), "anull", "complete"),
@@ -254,6 +255,8 @@ ERRORS: list[tuple[Grammar, type[GrammarError], str]] = [
     (Concat((FreeText(("{",)), ANY_OBJECT)), BadGrammar, "followed by a schema"),
     (Concat((FreeText(("x",)), FreeText())), BadGrammar, "followed by free text"),
     (Repeat(FreeText(("x",))), BadGrammar, "followed by free text"),
+    (Lark('start: x "b"\nx[lazy, max_tokens=2]: /a*/'), BadGrammar, "^line 2: .*max_tokens="),
+    (Lark('start: x "b"\nx[stop = ""]: /a*/'), BadGrammar, "^line 2: .*stop="),
     (Lark("start: foo"), BadGrammar, '^line 1, column 8: unknown name: "foo"$'),
     (Lark('start: "a"\nx: ('), BadGrammar, "^line 2, column"),
     (Lark("start: <|nope|>"), BadGrammar, 'unknown special token: "<|nope|>"$'),
