@@ -29,6 +29,7 @@ _MOST_UNEVALUATED = 5
 _PROBE_DEPTH = 3
 _MOST_PROBES = 50_000
 _MOST_PAIRS = 4_000
+_MOST_DENIALS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,10 +320,14 @@ class Expander:
     def _one(self, nodes: tuple[Node, ...], kind: str, site: Site, parts: list[Shapes]) -> Shapes:
         """Each branch without those of the others that it may have values in common with."""
         found: list[Shape] = []
+        denials = 0
         for index, part in enumerate(parts):
             for other, below in enumerate(nodes):
                 if other == index or not parts[other] or not part or self.apart(part, parts[other]):
                     continue
+                denials += 1
+                if denials > _MOST_DENIALS:
+                    return _all_lossy(self._either(parts), (site,), "too many alternatives that may overlap")
                 denied = self._denies(below, kind, site)
                 part = self._product(part, denied, (site,))  # noqa: PLW2901
                 part = tuple(shape for shape in part if not self.empty(shape, _PROBE_DEPTH))  # noqa: PLW2901

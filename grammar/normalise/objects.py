@@ -164,10 +164,11 @@ class SolvedObject:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """The keywords to blame for what cannot be kept about patterns and about counts."""
+    """The keywords to blame for what cannot be kept about patterns, about counts and about named keys."""
 
     patterns: tuple[Site, ...]
     counts: tuple[Site, ...]
+    named: tuple[Site, ...]
 
 
 def solved(
@@ -196,11 +197,18 @@ def solved(
         return []
     if not possible(rest):
         rest = NOTHING
+    if regions and any(state != EVERYTHING and _has_control_character(name) for name, state in named):
+        losses |= {Loss(site, "a key with a control character beside others") for site in blame.named}
     plain = SolvedObject(named, regions, rest, shape.needs, shape.low, shape.high, frozenset(losses))
     found: list[SolvedObject] = []
     for each in _with_extras(plain, shape.extras, blame):
         found.extend(_counted(each, blame))
     return found
+
+
+def _has_control_character(name: str) -> bool:
+    """Engines let such a key pass for an unnamed one in its other spelling, as `\\u000a` for `\\n`."""
+    return any(character < " " or character == "\x7f" for character in name)
 
 
 def _regions(layers: tuple[Layer, ...], names: list[str], states: States) -> tuple[tuple[Region, ...], State]:

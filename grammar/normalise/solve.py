@@ -24,7 +24,7 @@ from .strings import StringShape
 _MOST_NODES = 8_000
 _MOST_WORK = 6_000
 _GENEROSITY = (256, 16, 1)
-_LAST_RESORT = 20
+_LAST_RESORT = 4
 _MOST_VALUES = 16
 _MOST_COUNTING = 20_000
 
@@ -70,6 +70,7 @@ class _Solver:
         self._states = states
         self._expander = Expander(states, most_shapes, _MOST_WORK * factor)
         self._nodes_left = _MOST_NODES * factor
+        self._blamed: dict[State, _Blame] = {}
 
     def all(self, root: State) -> Alternatives:
         found: Alternatives = {}
@@ -158,11 +159,18 @@ class _Solver:
 
     def _blame(self, state: State) -> _Blame:
         """The keywords in a state that speak of numbers, of strings, of patterns for keys, and of the number of keys."""
+        found = self._blamed.get(state)
+        if found is None:
+            found = self._blamed[state] = self._find_blame(state)
+        return found
+
+    def _find_blame(self, state: State) -> _Blame:
         numbers: list[Site] = []
         strings: list[Site] = []
         lengths: list[Site] = []
         patterns: list[Site] = []
         counts: list[Site] = []
+        named: list[Site] = []
         for atom, sites in self._atoms(state):
             match atom:
                 case node.Range() | node.Multiple() | node.ValueIs():
@@ -172,7 +180,8 @@ class _Solver:
                 case node.Length():
                     lengths.extend(sites)
                 case node.Fields() | node.Names() | node.UnevaluatedFields():
-                    patterns.extend(site for site in sites if site.keyword != "properties")
+                    for site in sites:
+                        (named if site.keyword == "properties" else patterns).append(site)
                 case node.FieldCount():
                     counts.extend(sites)
                 case _:
@@ -181,7 +190,7 @@ class _Solver:
             tuple(dict.fromkeys(numbers)),
             tuple(dict.fromkeys(strings)),
             tuple(dict.fromkeys(lengths)),
-            Fallback(tuple(dict.fromkeys(patterns)), tuple(dict.fromkeys(counts))),
+            Fallback(*(tuple(dict.fromkeys(sites)) for sites in (patterns, counts, named))),
         )
 
     def _atoms(self, state: State) -> Iterator[tuple[node.Atom, tuple[Site, ...]]]:

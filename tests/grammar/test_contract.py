@@ -211,6 +211,30 @@ def test_a_range_beyond_what_engines_can_tell_is_not_closed_by_the_usual_one() -
     assert json.loads(contract.grammar.schema) == {"type": "integer"}
 
 
+@pytest.mark.parametrize("name", ["\n", "a\x7f"])
+def test_a_key_with_a_control_character_is_enforced_where_no_other_may_stand_in_for_it(name: str) -> None:
+    schema = {"type": "object", "properties": {name: {"type": "integer"}}}
+    assert [verdict.path for verdict in audit(schema).checked] == ["/properties"]
+    assert not audit({**schema, "additionalProperties": False}).checked
+
+
+def test_alternatives_that_overlap_in_hundreds_of_ways_are_not_told_apart() -> None:
+    """It took half a minute."""
+    branches = [
+        {"type": "object", "properties": {f"a{i}": {}, "b": {"minimum": i}}, "required": [f"a{i}"]}
+        for i in range(200)
+    ]
+    assert [verdict.path for verdict in audit({"oneOf": branches}).checked] == ["/oneOf"]
+
+
+def test_alternatives_within_alternatives_are_refused_before_they_are_written_out() -> None:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(10):
+        schema = {"oneOf": [schema, {"type": "object", "properties": {"x": schema}, "required": ["x"]}]}
+    with pytest.raises(TooComplex):
+        audit(schema)
+
+
 ORDERS: list[tuple[Any, list[str]]] = [
     ({"properties": {"b": {}, "a": {}}, "required": ["c", "a"]}, ["b", "a", "c"]),
     ({"allOf": [{"properties": {"x": {}}}], "properties": {"a": {}}}, ["x", "a"]),
