@@ -23,8 +23,8 @@ from .strings import StringShape
 
 _MOST_NODES = 8_000
 _MOST_WORK = 6_000
-_GENEROSITY = (256, 16, 1)
-_LAST_RESORT = 4
+_GENEROSITY = ((256, 1.0), (16, 0.5), (1, 0.5))
+"""How many alternatives a combination may make, and how much of the most work that may take: two seconds for all of it."""
 _MOST_VALUES = 16
 _MOST_COUNTING = 20_000
 
@@ -37,10 +37,9 @@ def solve(root: State, states: States) -> Alternatives:
 
     Raises TooComplex for what is too large even so.
     """
-    for most_shapes in _GENEROSITY:
-        factor = _LAST_RESORT if most_shapes == _GENEROSITY[-1] else 1
+    for most_shapes, share in _GENEROSITY:
         try:
-            return _Solver(states, most_shapes, factor).all(root)
+            return _Solver(states, most_shapes, round(_MOST_WORK * share)).all(root)
         except TooLarge:
             continue
     raise TooComplex("The schema becomes too large when its combinations are written out.")
@@ -66,10 +65,10 @@ class _Blame:
 
 
 class _Solver:
-    def __init__(self, states: States, most_shapes: int, factor: int) -> None:
+    def __init__(self, states: States, most_shapes: int, most_work: int) -> None:
         self._states = states
-        self._expander = Expander(states, most_shapes, _MOST_WORK * factor)
-        self._nodes_left = _MOST_NODES * factor
+        self._expander = Expander(states, most_shapes, most_work)
+        self._nodes_left = _MOST_NODES
         self._blamed: dict[State, _Blame] = {}
 
     def all(self, root: State) -> Alternatives:
