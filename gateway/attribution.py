@@ -30,8 +30,11 @@ class Attribution:
 
     def complete(self, length: int) -> None:
         """So many characters were made of what tokens before had begun and never ended."""
-        if length:
-            self._waiting[-1].length += length
+        if not length:
+            return
+        if not self._waiting:  # the token that began them had ended others, and was told of with those
+            self._waiting.append(_Token(-1, 0, None, shown=False, thought=True))
+        self._waiting[-1].length += length
 
     def settle(self, parts: Sequence[Part], held: int) -> list[TokenDetail]:
         """The tokens all of whose characters are in these parts, or before, when the parser holds so many back."""

@@ -227,3 +227,28 @@ def test_a_character_that_is_never_completed() -> None:
     _, answer = read([*b"a\xc3"], "length", options=TextOptions(logprobs=True))
     assert list(answer.parts) == [Content("a\ufffd")]
     assert [detail.logprob is not None for detail in answer.details] == [True, True]
+
+
+def test_a_token_may_end_a_character_and_begin_one_that_is_never_completed() -> None:
+    reply, answer = read([*b"a\xc3\xc3"], "length", [2], thinks="open", options=TextOptions(logprobs=True))
+    assert list(answer.parts) == [Reasoning("a\ufffd\ufffd")]
+    assert [detail.id for detail in answer.details] == [*b"a\xc3\xc3"]
+    assert reply.reasoning == 3
+
+
+@given(
+    st.lists(st.sampled_from([*b"a<\n", 0xC3, 0xA9, 0xF0, 0x9F, 0x98, 0x80, IM_START, IM_END]), max_size=10),
+    st.lists(st.integers(0, 1000), max_size=4),
+    st.sampled_from(["stop", "length"]),
+    st.sampled_from(["off", "open", "optional"]),
+)
+def test_bytes_that_are_no_characters_are_read_too(
+    tokens: list[int], cuts: list[int], finish: FinishReason, thinks: Thinks
+) -> None:
+    tokens = [*tokens, IM_END] if finish == "stop" else [*tokens, 97]
+    reply, answer = read(tokens, finish, cuts, thinks=thinks, options=TextOptions(logprobs=True))
+    shown = tokens[: len(tokens) - (finish == "stop")]
+    assert [detail.id for detail in answer.details] == shown
+    text = bytes(token for token in shown if token < IM_START).decode("utf-8", "replace")
+    assert "".join(part.text for part in answer.parts if isinstance(part, Content | Reasoning)) == text
+    assert reply.reasoning <= reply.tokens
