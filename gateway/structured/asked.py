@@ -41,8 +41,16 @@ class ShapeFields(Wire):
     grammar: Text = None
     format: ObjectOrText = None
 
+    @property
+    def asks(self) -> bool:
+        """Whether any of the fields is there. Without one there is no wish."""
+        return any(getattr(self, name) is not None for name in ShapeFields.model_fields)
+
     def wish(self) -> Wish | None:
-        """What is asked for; None for a free answer. Raises InvalidRequest, naming both fields if two ask."""
+        """What is asked for; None for a free answer. Takes milliseconds for large grammars and schemas.
+
+        Raises InvalidRequest, naming both fields if two ask.
+        """
         wishes = [wish for name, read in _READERS.items() if (wish := self._read(name, read)) is not None]
         if len(wishes) > 1:
             first, second = (wish.source.param for wish in wishes[:2])

@@ -97,7 +97,7 @@ class SchemaChecks:
         asked = parse(SchemaCheckRequest, await read_json(request, self._limits), {})
         if asked.model is not None:
             self._model.check_name(asked.model)
-        wish = asked.only_wish()
+        wish = await self._shapes.threads.run(asked.only_wish)
         if self._running >= MAX_AT_ONCE:
             raise Overloaded(f"There are {self._running} checks under way already.")
         self._running += 1

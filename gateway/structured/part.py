@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from ..errors import InvalidRequest
@@ -101,8 +101,6 @@ class Part:
             raise self._error(f"'{self.at(name)}' should be an array, not empty.")
         return values
 
-    def parts(self, name: str) -> list[Part]:
-        return [
-            Part.of(self.source, self.at(name, position), value)
-            for position, value in enumerate(self.items(name))
-        ]
+    def parts(self, name: str) -> Iterator[Part]:
+        for position, value in enumerate(self.items(name)):
+            yield Part.of(self.source, self.at(name, position), value)

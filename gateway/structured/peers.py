@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 import orjson
 
-from grammar.errors import TooComplex
+from grammar.errors import BadGrammar
+from grammar.limits import MAX_TEXT_BYTES, check_schema
 from grammar.spec import Choice, Ebnf, Lark, Regex
 
 from ..errors import InvalidRequest, unsupported
@@ -147,8 +148,9 @@ def _with_options(wish: Wish, options: Mapping[str, object]) -> Wish:
     schema = wish.schema
     if options.get("disable_additional_properties"):
         try:
+            check_schema(schema)
             schema = closed(schema)
-        except TooComplex as error:
+        except BadGrammar as error:
             raise wish.source.refused(error) from None
     flexible = options.get("disable_any_whitespace") is False
     return SchemaWish(wish.source, schema, wish.demand, "flexible" if flexible else "compact")
@@ -189,8 +191,10 @@ def _text(value: object, param: str) -> str:
     return value
 
 
-_STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|(?:#|//)[^\n]*')
+_RULE_OUTSIDE_STRINGS = re.compile(r'"(?:[^"\\\n]|\\.)*"|(?:#|//)[^\n]*|(::=)')
 
 
 def _is_ebnf(text: str) -> bool:
-    return "::=" in _STRING_OR_COMMENT.sub(lambda found: "" if found[0][0] != '"' else '""', text)
+    if "::=" not in text or len(text) > MAX_TEXT_BYTES:  # which is refused as either
+        return False
+    return any(found[1] for found in _RULE_OUTSIDE_STRINGS.finditer(text))

@@ -94,12 +94,14 @@ class Shapes:
 
     def __init__(self, threads: TextThreads, metrics: Metrics) -> None:
         self.metrics = metrics
+        self.threads = threads
         self._schemas = Schemas(threads, metrics)
-        self._threads = threads
 
     async def read(self, asked: ShapeFields) -> AnswerShape | None:
         """The shape of the answer; None if it is free. Raises InvalidRequest naming the field at fault."""
-        wish = asked.wish()
+        if not asked.asks:
+            return None
+        wish = await self.threads.run(asked.wish)
         return None if wish is None else await self.shape(wish)
 
     async def shape(self, wish: Wish) -> AnswerShape:
@@ -130,14 +132,14 @@ class Shapes:
     async def _of_schema(self, wish: SchemaWish) -> AnswerShape:
         audited = await self._audit(wish.schema, wish.source, wish.demand)
         grammar = msgspec.structs.replace(audited.contract.grammar, whitespace=wish.whitespace)
-        return AnswerShape(grammar, wish.source, wish.demand != "checked", audited, self._threads)
+        return AnswerShape(grammar, wish.source, wish.demand != "checked", audited, self.threads)
 
     async def _of_grammar(self, grammar: Grammar, source: Source) -> AnswerShape:
         try:
-            check_grammar(grammar)
+            await self.threads.run(lambda: check_grammar(grammar))
         except BadGrammar as error:
             raise self._refused(source, error) from None
-        return AnswerShape(grammar, source, strict=True, audited=None, threads=self._threads)
+        return AnswerShape(grammar, source, strict=True, audited=None, threads=self.threads)
 
     async def _tag(self, wish: TagWish) -> Grammar:
         async def schema(part: Schema) -> Grammar:

@@ -7,14 +7,18 @@ contents in XML, keys in any order, budgets of tokens or characters, and what go
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+from grammar.limits import MAX_TREE_NODES
 from grammar.spec import Concat, Ebnf, Either, FreeText, Grammar, Lark, Literal, Marker, Regex, Repeat
 
 from .part import Part
 from .source import Source
 
 MAX_DEPTH = 32
+AT_ONE_GO = 16
+"""Parts that are read before others have their turn in the event loop: half a millisecond."""
 
 ReadSchema = Callable[[dict[str, object]], Awaitable[Grammar]]
 """From a JSON schema to the grammar that enforces it. Raises InvalidRequest."""
@@ -29,6 +33,7 @@ class TagReader:
     def __init__(self, source: Source, schema: ReadSchema) -> None:
         self._source = source
         self._schema = schema
+        self._parts = 0
         self._readers: dict[str, Callable[[Part, Ends], Awaitable[Grammar]]] = {
             "any_text": self._any_text,
             "const_string": self._const_string,
@@ -63,12 +68,21 @@ class TagReader:
         return self._triggered(part, triggers, tags, (), ())
 
     async def _structure(self, part: Part) -> _Tag:
+        await self._count()
         begin, end = part.text("begin"), part.text("end")
         schema = part.schema("schema")
         part.end()
         return _Tag(begin, Concat((Literal(begin), await self._schema(schema), Literal(end))))
 
+    async def _count(self) -> None:
+        self._parts += 1
+        if self._parts > MAX_TREE_NODES:
+            raise self._source.too_complex(f"it has more than {MAX_TREE_NODES:,} parts")
+        if not self._parts % AT_ONE_GO:
+            await asyncio.sleep(0)
+
     async def _format(self, value: object, path: str, ends: Ends) -> Grammar:
+        await self._count()
         part = Part.of(self._source, path, value)
         type_ = part.text("type")
         if part.depth > MAX_DEPTH:
@@ -174,8 +188,10 @@ class TagReader:
     def _triggered(
         self, part: Part, triggers: Sequence[str], tags: Sequence[_Tag], excludes: Iterable[str], ends: Ends
     ) -> Grammar:
+        known = set(triggers)
+        lengths = set(map(len, triggers))
         for tag in tags:
-            if not any(tag.begin.startswith(trigger) for trigger in triggers):
+            if not any(tag.begin[:length] in known for length in lengths):
                 part.fail(f"'{tag.begin[:100]}' begins with none of the triggers")
         least = 1 if part.flag("at_least_one") else 0
         most = 1 if part.flag("stop_after_first") else None

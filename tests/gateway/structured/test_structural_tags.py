@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -227,3 +228,26 @@ async def test_what_is_wrong_is_named_by_its_path(wrong: dict[str, Any], message
 async def test_deep_ones_within_the_limit_are_read() -> None:
     grammar = await read({"format": deep(30)})
     assert isinstance(grammar, Repeat)
+
+
+async def test_others_have_their_turn_while_a_large_tag_is_read() -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    going = asyncio.create_task(others())
+    await read({"format": {"type": "sequence", "elements": [text("x")] * 2000}})
+    going.cancel()
+    assert turns > 100
+
+
+@pytest.mark.parametrize("parts", [10_001, 500_000])
+async def test_a_tag_of_too_many_parts_is_not_read_to_its_end(parts: int) -> None:
+    elements = [text("x")] * (parts - 1) + [{"type": "nonsense"}]
+    with pytest.raises(InvalidRequest) as caught:
+        await read({"format": {"type": "or", "elements": elements}})
+    assert caught.value.code == "grammar_too_complex"
