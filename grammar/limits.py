@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from . import spec
@@ -194,12 +195,13 @@ class _SchemaWalk:
                 continue
             if value and depth >= self._limits.depth:
                 raise _passed(place, None, f"it nests more than {self._limits.depth} levels deep")
-            if self._values + len(waiting) + len(value) > self._limits.values:
-                raise _passed(None, None, f"it has more than {self._limits.values:,} values")
+            room = self._limits.values - self._values - len(waiting)
             waiting += [
                 (_Place(place, steps), child, depth + len(steps), is_child_schema)
-                for steps, child, is_child_schema in children
+                for steps, child, is_child_schema in islice(children, room + 1)
             ]
+            if self._values + len(waiting) > self._limits.values:
+                raise _passed(None, None, f"it has more than {self._limits.values:,} values")
 
     def _count(self, place: _Place, value: object) -> None:
         self._values += 1
@@ -234,7 +236,7 @@ class _SchemaWalk:
     def _count_literals(self, place: _Place, schema: dict[str, Any]) -> None:
         for keyword in ("const", "enum"):
             if keyword in schema:
-                longest, total = _texts_in(schema[keyword])
+                longest, total = _texts_in(schema[keyword], self._limits.values)
                 if longest > MAX_LITERAL_BYTES:
                     raise _passed(place, keyword, f"it has a text of more than {MAX_LITERAL_BYTES:,} bytes")
                 self._literals += total
@@ -269,11 +271,12 @@ def _members(value: dict[str, Any], is_schema: bool) -> Iterator[_Child]:
             yield (name,), member, is_schema and name in _SCHEMA
 
 
-def _texts_in(value: object) -> tuple[int, int]:
-    """Bytes of the longest text in a constant, and of all of them."""
-    longest = total = 0
+def _texts_in(value: object, most: int) -> tuple[int, int]:
+    """Bytes of the longest text in a constant, and of all of them; of the first, if it has more values than `most`."""
+    longest = total = seen = 0
     waiting = [value]
-    while waiting:
+    while waiting and seen <= most:
+        seen += 1
         match waiting.pop():
             case str(text):
                 size = len(text.encode(errors="replace"))

@@ -38,6 +38,8 @@ SCHEMAS: dict[str, tuple[Callable[[], object], str, str | None, str]] = {
     "bytes": (lambda: {"description": "x" * 300_000}, "", None, "262,144 bytes"),
     "bytes of names": (lambda: {"x" * 300_000: True}, "", None, "262,144 bytes"),
     "values": (lambda: {"examples": [0] * 1_000_000}, "", None, "30,000 values"),
+    "values of a list of schemas": (lambda: {"prefixItems": [{}] * 1_000_000}, "", None, "30,000 values"),
+    "values of a constant": (lambda: {"const": [[0]] * 1_000_000}, "", None, "30,000 values"),
     "enum": (lambda: {"items": {"enum": list(range(100_000))}}, "/items", "enum", "100,000 values"),
     "enum text": (lambda: {"enum": ["x" * 20_000]}, "", "enum", "16,384 bytes"),
     "const text": (lambda: {"const": {"a": ["é" * 9_000]}}, "", "const", "16,384 bytes"),
