@@ -7,9 +7,10 @@ Around requests  `routes` · `middleware` (id, log line, errors, deadline) · `a
 On the way down  `openai/` (wire models and handlers) · `prompts`, `text_threads` (tokenising off the loop) · `chat_template`,
                  `message_adapter`, `template_sandbox` · `tokenizer`, `special_tokens` · `tools/` (what may be called)
                  · `structured/` (what shape is asked for) · `reply_format`, `reasoning`, `replies` (grammar and parser of a
-                 reply) · `desk` (takes places in the engine's queue, submits, and owns what is in flight)
-On the way up    `generation` (engine events to pieces of text) · `pieces` · `reply`, `attribution` (thoughts and calls) · `detokenizer`
-                 · `stops` · `openai/answer` (whole or streamed)
+                 reply) · `kept` (all that for the next request) · `desk` (takes places in the engine's queue, submits, and
+                 owns what is in flight)
+On the way up    `generation` (engine events to pieces of text) · `pieces` · `reply`, `attribution` (thoughts and calls)
+                 · `detokenizer` · `stops` · `openai/answer` (whole or streamed)
 Looking in       `health` · `metrics` · `admin` · `docs` · `version`
 Commands         `pull` · `chat_cli` · `bench` · `doctor` · `api_client`
 

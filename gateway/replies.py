@@ -6,15 +6,16 @@ reply is plain text.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from grammar.contract import Verdict
 from grammar.errors import BadGrammar
-from grammar.spec import Grammar
+from grammar.limits import check_grammar
+from grammar.spec import Grammar, encoded
 
+from .kept import Kept
 from .structured.shapes import AnswerShape
 from .structured.source import Source
 from .text_threads import TextThreads
@@ -28,6 +29,8 @@ from .tools.structure import Reasoning, gaps, structure
 
 MAX_KEPT = 128
 """Plans that are remembered: an agent asks in the same way again and again."""
+MAX_KEPT_BYTES = 8 << 20
+"""Of the tools and grammars in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class Replies:
         self.family = family
         self._specials = frozenset(specials)
         self._threads = threads
-        self._kept: OrderedDict[object, ReplyPlan] = OrderedDict()
+        self._kept: Kept[object, ReplyPlan] = Kept(most=MAX_KEPT, most_bytes=MAX_KEPT_BYTES)
 
     async def plan(
         self, offer: Offer, choice: ToolChoice, shape: AnswerShape | None, reasoning: Reasoning
@@ -57,15 +60,13 @@ class Replies:
         key = (offer.digest, choice, None if shape is None else shape.grammar, reasoning)
         plan = self._kept.get(key)
         if plan is not None:
-            self._kept.move_to_end(key)
             return plan
         if offer.tools:
             plan = await self._threads.run(lambda: self._plan(offer, choice, shape, reasoning))
         else:
             plan = self._plan(offer, choice, shape, reasoning)
-        self._kept[key] = plan
-        if len(self._kept) > MAX_KEPT:
-            self._kept.popitem(last=False)
+        written = 0 if plan.grammar is None else len(encoded(plan.grammar))
+        self._kept.put(key, plan, offer.nbytes + written)
         return plan
 
     def _plan(
@@ -73,12 +74,14 @@ class Replies:
     ) -> ReplyPlan:
         callable_ = [tool for tool in offer.tools if tool.name in choice.allowed]
         parsed = bool(callable_) or reasoning != "off" or self.family.framed
+        source = _source(callable_, offer, shape)
+        grammar = self._grammar(offer, choice, shape, reasoning) if parsed or offer.tools else _alone(shape)
+        if offer.tools and grammar is not None and source is not None:
+            _check_size(grammar, source)
         return ReplyPlan(
-            grammar=self._grammar(offer, choice, shape, reasoning)
-            if parsed or offer.tools
-            else _alone(shape),
+            grammar=grammar,
             parser=self._parser(callable_, reasoning) if parsed else None,
-            source=_source(callable_, offer, shape),
+            source=source,
             unheld={tool.name: self._unheld(tool, offer.sources[tool.name]) for tool in callable_},
         )
 
@@ -112,6 +115,14 @@ class Replies:
         if tool.strict and verdicts:
             raise source.unenforced(verdicts[0])
         return (*tool.contract.checked, *verdicts)
+
+
+def _check_size(grammar: Grammar, source: Source) -> None:
+    """Of all that a client sent together. Its schemas were looked at one by one, its grammars not at all."""
+    try:
+        check_grammar(grammar)
+    except BadGrammar as error:
+        raise source.refused(error) from None
 
 
 def tool_shape(tool: Tool) -> ToolShape:

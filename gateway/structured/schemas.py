@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from dataclasses import dataclass
 
 import orjson
@@ -14,6 +13,7 @@ from grammar.errors import BadGrammar, BadSchema, TooComplex
 from grammar.openai_strict import StrictViolation
 from grammar.validate import Validator
 
+from ..kept import Kept
 from ..metrics import Metrics
 from ..text_threads import TextThreads
 
@@ -58,8 +58,7 @@ class Schemas:
     def __init__(self, threads: TextThreads, metrics: Metrics) -> None:
         self._threads = threads
         self._metrics = metrics
-        self._kept: OrderedDict[bytes, Audited | Refused] = OrderedDict()
-        self._bytes = 0
+        self._kept: Kept[bytes, Audited | Refused] = Kept(most=MAX_KEPT, most_bytes=MAX_KEPT_BYTES)
         self._working: dict[bytes, asyncio.Task[Audited | Refused]] = {}
         self._turn = asyncio.Lock()
 
@@ -78,7 +77,6 @@ class Schemas:
         kept = self._kept.get(key)
         self._metrics.schema_read(known=kept is not None)
         if kept is not None:
-            self._kept.move_to_end(key)
             return kept
         work = self._working.get(key)
         if work is None:
@@ -89,17 +87,10 @@ class Schemas:
         try:
             async with self._turn:  # one at a time: a thread stays free for texts
                 made = await self._threads.run(lambda: audit_now(schema))
-            self._keep(key, made)
+            self._kept.put(key, made, len(key))
             return made
         finally:
             del self._working[key]
-
-    def _keep(self, key: bytes, made: Audited | Refused) -> None:
-        self._kept[key] = made
-        self._bytes += len(key)
-        while len(self._kept) > MAX_KEPT or self._bytes > MAX_KEPT_BYTES:
-            oldest, _ = self._kept.popitem(last=False)
-            self._bytes -= len(oldest)
 
 
 def audit_now(schema: Schema) -> Audited | Refused:

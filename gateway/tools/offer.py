@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from grammar.spec import FreeText, Lark, Regex
 
 from ..chat_template import ToolPrompt
 from ..errors import InvalidRequest
+from ..kept import Kept
 from ..openai.fields import missing, unknown, wrong_type
 from ..structured.schemas import Audited
 from ..structured.shapes import Shapes
@@ -37,16 +37,17 @@ _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additiona
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
     """`audited` has the schemas of the functions by name, `sources` what refusals name of each tool. `prompt` shows the
-    tools to the model. `digest` is equal for equal `tools`."""
+    tools to the model. `digest` is equal for equal `tools`, whose JSON text has `nbytes`."""
 
     tools: tuple[Tool, ...]
     audited: Mapping[str, Audited]
     sources: Mapping[str, Source]
     prompt: ToolPrompt | None
     digest: bytes
+    nbytes: int
 
 
-NO_OFFER = Offer((), {}, {}, None, b"")
+NO_OFFER = Offer((), {}, {}, None, b"", 0)
 
 
 class Offers:
@@ -56,8 +57,7 @@ class Offers:
         """`example` is a call as the model is to write it."""
         self._shapes = shapes
         self._example = example
-        self._kept: OrderedDict[bytes, tuple[Offer, int]] = OrderedDict()
-        self._bytes = 0
+        self._kept: Kept[bytes, Offer] = Kept(most=MAX_KEPT, most_bytes=MAX_KEPT_BYTES)
 
     async def read(self, value: object) -> Offer:
         """No tools for None. Raises InvalidRequest with the path of the first thing that is wrong."""
@@ -69,24 +69,13 @@ class Offers:
         except orjson.JSONEncodeError:
             raise InvalidRequest("Invalid 'tools': nested too deeply.", param="tools") from None
         digest = hashlib.sha256(text).digest()
-        kept = self._kept.get(digest)
-        if kept is not None:
-            self._kept.move_to_end(digest)
-            return kept[0]
-        offer = await self._read(items, digest)
-        self._keep(offer, len(text))
+        offer = self._kept.get(digest)
+        if offer is None:
+            offer = await self._read(items, digest, len(text))
+            self._kept.put(digest, offer, offer.nbytes)
         return offer
 
-    def _keep(self, offer: Offer, size: int) -> None:
-        if offer.digest in self._kept:
-            return  # another request was reading the same
-        self._kept[offer.digest] = (offer, size)
-        self._bytes += size
-        while len(self._kept) > MAX_KEPT or self._bytes > MAX_KEPT_BYTES:
-            _, (_, oldest) = self._kept.popitem(last=False)
-            self._bytes -= oldest
-
-    async def _read(self, items: list[object], digest: bytes) -> Offer:
+    async def _read(self, items: list[object], digest: bytes, nbytes: int) -> Offer:
         tools: list[Tool] = []
         audited: dict[str, Audited] = {}
         sources: dict[str, Source] = {}
@@ -103,7 +92,8 @@ class Offers:
                 continue
             tool, audited[name] = await self._function(name, given, at, sources[name])
             tools.append(tool)
-        return Offer(tuple(tools), audited, sources, tool_prompt(tools, self._example), digest)
+        prompt = await self._shapes.threads.run(lambda: tool_prompt(tools, self._example))
+        return Offer(tuple(tools), audited, sources, prompt, digest, nbytes)
 
     async def _function(
         self, name: str, given: dict[str, Any], at: str, source: Source
@@ -119,8 +109,9 @@ class Offers:
         if not isinstance(parameters, dict):
             raise wrong_type(source.param, "an object", parameters)
         schema = parameters if strict else {"type": "object", **parameters}
-        _check_object(schema, source)
+        _check_type(schema, source)
         audited = await self._shapes.audit(schema, source, strict=bool(strict))
+        await self._shapes.threads.run(lambda: _check_items(schema, source))
         return FunctionTool(name, description, parameters, bool(strict), audited.contract), audited
 
 
@@ -194,7 +185,7 @@ def _description(given: Mapping[str, object], at: str) -> str | None:
     return description
 
 
-def _check_object(schema: Mapping[str, object], source: Source) -> None:
+def _check_type(schema: Mapping[str, object], source: Source) -> None:
     kind = schema.get("type")
     if kind != "object":
         raise source.refused(
@@ -202,6 +193,9 @@ def _check_object(schema: Mapping[str, object], source: Source) -> None:
                 None, f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{kind}\"'."
             )
         )
+
+
+def _check_items(schema: Mapping[str, object], source: Source) -> None:
     try:
         openai_strict.check_parameters(schema)
     except StrictViolation as violation:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import FakeEngine, says
-from tests.gateway.live import Start
+from tests.gateway.live import MODEL, Start
 from tests.gateway.tools.wire import WEATHER, Said, ask, function, hermes, named
 
 OSLO = '{"city": "Oslo"}'
@@ -250,3 +250,15 @@ class TestTheRequest:
         assert "'pick'" in said.error["message"]
         (said,) = await ask(gateway, {"tools": TOOLS}, stream=True)
         assert (said.error["param"], said.error["code"]) == ("tools", "invalid_grammar")
+
+
+async def test_a_grammar_that_is_too_large_is_refused_before_the_engine_hears_of_it(start: Start) -> None:
+    gateway = await start(FakeEngine(says("a"), max_model_len=1_000_000))
+    form = {"type": "grammar", "grammar": {"syntax": "lark", "definition": f'start: "{"a" * 70_000}"'}}
+    tools = [function("get_weather"), {"type": "custom", "custom": {"name": "c", "format": form}}]
+    messages = [{"role": "user", "content": "go"}]
+    body = {"model": MODEL, "messages": messages, "tools": tools, "max_tokens": 5}
+    status, answer = await gateway.post("/v1/chat/completions", body)
+    assert (status, answer["error"]["code"]) == (400, "grammar_too_complex")
+    assert answer["error"]["param"] == "tools[1].custom.format"
+    assert not gateway.engine.requests

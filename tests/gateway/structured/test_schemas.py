@@ -17,10 +17,15 @@ from tests.fakes import FakeEngine
 
 
 @pytest.fixture
-async def kept() -> AsyncIterator[Schemas]:
+async def threads() -> AsyncIterator[TextThreads]:
     threads = TextThreads()
-    yield Schemas(threads, Metrics("m", FakeEngine()))
+    yield threads
     threads.close()
+
+
+@pytest.fixture
+def kept(threads: TextThreads) -> Schemas:
+    return Schemas(threads, Metrics("m", FakeEngine()))
 
 
 def numbered(number: int) -> dict[str, object]:
@@ -28,18 +33,20 @@ def numbered(number: int) -> dict[str, object]:
 
 
 async def test_the_least_recently_used_go_first(
-    kept: Schemas, audits: list[object], monkeypatch: pytest.MonkeyPatch
+    threads: TextThreads, audits: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schemas, "MAX_KEPT", 2)
+    kept = Schemas(threads, Metrics("m", FakeEngine()))
     for number in (1, 2, 1, 3, 1, 2):
         await kept.audit(numbered(number))
     assert audits == [numbered(number) for number in (1, 2, 3, 2)]
 
 
 async def test_their_text_is_bounded_too(
-    kept: Schemas, audits: list[object], monkeypatch: pytest.MonkeyPatch
+    threads: TextThreads, audits: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schemas, "MAX_KEPT_BYTES", 1000)
+    kept = Schemas(threads, Metrics("m", FakeEngine()))
     for _ in range(2):
         for name in "ab":
             await kept.audit({"description": name * 600})
