@@ -59,19 +59,29 @@ class Compilations:
 
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
+        self._open: dict[Purpose, Future[Compilation]] = {}
         self._done: deque[tuple[Purpose, Future[Compilation]]] = deque()
         self.compiled = 0
         self.cached = 0
         self.refused = 0
 
     def start(self, purpose: Purpose, grammar: Grammar) -> None:
-        self._compiler.submit(grammar).add_done_callback(partial(self._end, purpose))
+        future = self._open[purpose] = self._compiler.submit(grammar)
+        future.add_done_callback(partial(self._end, purpose))
+
+    def drop(self, purpose: Purpose) -> None:
+        """Nothing of this will be taken any more. What nobody else waits for and has not begun is not compiled."""
+        if (future := self._open.pop(purpose, None)) is not None:
+            future.cancel()
 
     def take(self) -> list[tuple[Purpose, Compilation | BaseException]]:
         """What has come of them since the last time: a compiled grammar, or why there is none."""
         taken: list[tuple[Purpose, Compilation | BaseException]] = []
         while self._done:
             purpose, future = self._done.popleft()
+            if self._open.get(purpose) is not future:
+                continue  # it was dropped
+            del self._open[purpose]
             error = future.exception()
             taken.append((purpose, error or future.result()))
             self._count(taken[-1][1])

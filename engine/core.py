@@ -220,6 +220,7 @@ class Engine:
         ended.update(failed.request_id for failed in events.failed)
         for request_id in ended:
             if not self._scheduler.serves(request_id):
+                self._compilations.drop(request_id)
                 self._matchers.forget(request_id)
 
     def _counted(self, counters: EngineCounters) -> EngineCounters:

@@ -109,7 +109,7 @@ class Compiler:
                 job.futures.append(future)
             elif self._closed:
                 future.set_exception(CompilerUnavailable("the grammar compiler is closed"))
-            elif len(self._waiting) >= self._limits.queue:
+            elif len(self._waiting) >= self._limits.queue and not self._drop_unwanted():
                 future.set_exception(CompilerUnavailable("too many grammars are waiting to be compiled"))
             else:
                 self._enqueue(_Job(key, grammar, time.monotonic(), [future]))
@@ -137,6 +137,14 @@ class Compiler:
         self._pool.close()
         for thread in self._threads:
             thread.join()
+
+    def _drop_unwanted(self) -> bool:
+        """Whether that made room in the queue."""
+        unwanted = [job for job in self._waiting if not job.is_wanted()]
+        for job in unwanted:
+            self._waiting.remove(job)
+            del self._jobs[job.key]
+        return bool(unwanted)
 
     def _enqueue(self, job: _Job) -> None:
         self._jobs[job.key] = job

@@ -433,6 +433,8 @@ class FakeCompiler:
         """End the oldest `count` compilations, or all of them."""
         ending, self.pending = self.pending[:count], [] if count is None else self.pending[count:]
         for grammar, future in ending:
+            if not future.set_running_or_notify_cancel():
+                continue
             if error is not None:
                 future.set_exception(error)
             elif not isinstance(grammar, Lark) or not grammar.text.isdigit():

@@ -129,6 +129,7 @@ class Served:
         matchers = self.engine._matchers
         assert not matchers._grammars
         assert not matchers._places
+        assert not self.engine._compilations._open
 
 
 @pytest.fixture
@@ -230,10 +231,25 @@ def test_what_is_aborted_while_it_compiles_is_gone(served: Served) -> None:
     served.hear()
     assert not served.engine.has_work
     served.check_rest()
+    assert all(future.cancelled() for _, future in served.compiler.pending), (
+        "it costs the others nothing more"
+    )
     served.compiler.finish()
     assert not served.step()
     assert not served.ready
     served.check_rest()
+
+
+def test_an_id_that_comes_again_waits_for_its_own_grammar(served: Served) -> None:
+    served.submit(request("a", 1))
+    served.engine.abort("a")
+    served.submit(again := request("a", 2))
+    served.compiler.finish(1)
+    assert not served.step()
+    del served.finished["a", 0]
+    served.compiler.finish()
+    served.finish()
+    served.check_answers(again)
 
 
 def test_the_choices_that_are_left_go_on_when_one_was_aborted_early(served: Served) -> None:

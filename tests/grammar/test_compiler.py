@@ -233,6 +233,20 @@ def test_what_nobody_waits_for_any_more_is_not_compiled() -> None:
     compiler.close()
 
 
+def test_what_nobody_waits_for_any_more_takes_no_place_in_the_queue() -> None:
+    limits = CompileLimits(deadline=60, patience=60, workers=1, queue=2)
+    compiler = Compiler(byte_vocabulary(300, {}), limits, wake=lambda: None, backends=BACKENDS)
+    compiler.submit(script("hang"))
+    while compiler._waiting:
+        time.sleep(0.01)
+    queued = [compiler.submit(script("ok", note=str(n))) for n in range(2)]
+    refused = compiler.submit(script("ok", note="refused"))
+    assert isinstance(refused.exception(0), CompilerUnavailable)
+    assert queued[0].cancel()
+    assert not compiler.submit(script("ok", note="taken")).done()
+    compiler.close()
+
+
 def test_closing_leaves_no_thread_and_no_process() -> None:
     before = set(threading.enumerate())
     compiler = Compiler(byte_vocabulary(300, {}), wake=lambda: None, backends=BACKENDS)
