@@ -57,7 +57,10 @@ class Replies:
         self, offer: Offer, choice: ToolChoice, shape: AnswerShape | None, reasoning: Reasoning
     ) -> ReplyPlan:
         """Raises InvalidRequest for a function that the model's format cannot call, or not as strictly as asked."""
-        key = (offer.digest, choice, None if shape is None else shape.grammar, reasoning)
+        asked = (
+            None if shape is None else (shape.grammar, shape.source)
+        )  # the plan names the field that asked
+        key = (offer.digest, choice, asked, reasoning)
         plan = self._kept.get(key)
         if plan is not None:
             return plan

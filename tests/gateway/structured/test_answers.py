@@ -291,6 +291,21 @@ async def test_a_refusal_by_the_engine_names_the_field_even_late_and_streamed(
     await gateway.at_rest()
 
 
+async def test_what_one_request_called_its_grammar_is_not_told_to_the_next(start: Start) -> None:
+    engine = FakeEngine()
+    engine.grammar_error = "it is none"
+    gateway = await start(engine)
+    for param in ("ebnf", "grammar", "guided_grammar"):
+        status, answer = await ask(gateway, "/v1/chat/completions", **{param: 'root ::= "a"'})
+        assert (status, answer["error"]["param"]) == (400, param)
+    for name in ("mine", "yours"):
+        shape = {"name": name, "schema": EXACT}
+        form = {"type": "json_schema", "json_schema": shape}
+        status, answer = await ask(gateway, "/v1/chat/completions", response_format=form)
+        assert answer["error"]["message"] == f"Invalid schema for response_format '{name}': it is none"
+    await gateway.at_rest()
+
+
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("field", [{"min_tokens": 2}, {"ignore_eos": True}])
 async def test_only_the_grammar_says_where_an_answer_ends(
