@@ -14,7 +14,7 @@ from .vocabulary import Vocabulary
 class Matcher:
     """For one thread at a time. After a MatcherError from anything but `accept` it is of no more use."""
 
-    __slots__ = ("_accepted", "_bits", "_complete", "_cursor", "_end_tokens", "_row", "ended")
+    __slots__ = ("_accepted", "_bits", "_cursor", "_end_tokens", "ended")
 
     def __init__(self, compiled: Compiled, end_tokens: Collection[int], vocabulary: Vocabulary) -> None:
         """`end_tokens` end the sequence where the grammar lets the text end. They may spell text: then they are part of
@@ -22,9 +22,7 @@ class Matcher:
         self._cursor = compiled.start()
         self._end_tokens = tuple(token for token in end_tokens if 0 <= token < vocabulary.size)
         self._bits = [(token // 32, np.uint32(1 << token % 32).view(np.int32)) for token in self._end_tokens]
-        self._row: Bits = np.empty(vocabulary.words, dtype=np.int32)
         self._accepted = 0
-        self._complete: bool | None = None  # until it is asked for
         self.ended = False
         """An end token has been accepted."""
 
@@ -35,10 +33,8 @@ class Matcher:
 
     @property
     def complete(self) -> bool:
-        """The text has to end here: it may, and no other token may follow. What ends a sequence without end tokens."""
-        if self._complete is None:
-            self._complete = self._is_complete()
-        return self._complete
+        """The text has to end here: it may, and no other token may follow, as far as the backend knows without a mask."""
+        return self._cursor.accepting() and self._cursor.exhausted()
 
     def fill(self, row: Bits) -> None:
         """Overwrite `row` with the tokens that may come next, end tokens among them if the text may end here.
@@ -62,12 +58,13 @@ class Matcher:
             self.ended = True
         elif not self._cursor.accept(token):
             raise MatcherError(f"the grammar does not allow token {token} here")
-        else:
-            self._complete = None
         self._accepted += 1
 
     def forced(self) -> tuple[int, ...]:
-        """The tokens that must come next, an end token last if nothing but the end may follow them. Accepts none."""
+        """The tokens that must come next, an end token last if it is known that nothing else may follow them.
+
+        Accepts none, and computes no mask: it is asked between two steps.
+        """
         if self.ended:
             return ()
         tokens: list[int] = []
@@ -77,7 +74,7 @@ class Matcher:
             tokens.append(token)
         if not tokens:
             return self._end_tokens[:1] if self.complete else ()
-        complete = self._is_complete()
+        complete = self.complete
         self._cursor.rollback(len(tokens))
         return (*tokens, *self._end_tokens[:1]) if complete else tuple(tokens)
 
@@ -93,10 +90,3 @@ class Matcher:
             count -= 1
         if count:
             self._cursor.rollback(count)
-            self._complete = None
-
-    def _is_complete(self) -> bool:
-        if not self._cursor.accepting():
-            return False
-        self._cursor.fill(self._row)
-        return not self._row.any()

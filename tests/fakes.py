@@ -405,6 +405,9 @@ class DiceCursor:
     def accepting(self) -> bool:
         return self.grammar.rule(self.dice[-1])[1]
 
+    def exhausted(self) -> bool:
+        return not self.grammar.rule(self.dice[-1])[0]
+
 
 class FakeCompiler:
     """Makes a `DiceGrammar` of every `Lark` whose text is a number, when told to; refuses all else."""

@@ -44,6 +44,10 @@ class Cursor(Protocol):
         """The text so far is complete: it may end here."""
         ...
 
+    def exhausted(self) -> bool:
+        """No token may follow. False also where that takes a mask to find out: this is asked between two steps."""
+        ...
+
 
 class Compiled(Protocol):
     """A grammar ready to be followed, by any number of cursors at once. Immutable."""

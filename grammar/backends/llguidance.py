@@ -159,6 +159,9 @@ class LLGuidanceCursor:
     def accepting(self) -> bool:
         return bool(self._matcher.is_accepting())
 
+    def exhausted(self) -> bool:
+        return bool(self._matcher.is_stopped())
+
     def _check(self) -> None:
         """Raises MatcherError if the library's matcher has failed, which it never gets over."""
         if not self._matcher.is_error():

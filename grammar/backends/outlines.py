@@ -141,6 +141,9 @@ class OutlinesCursor:
     def accepting(self) -> bool:
         return bool(self._grammar.index.is_final_state(self._states[-1]))
 
+    def exhausted(self) -> bool:
+        return not self._grammar.row(self._states[-1]).any()
+
 
 def _escaped(text: str) -> str:
     return "".join(rf"\x{{{ord(letter):x}}}" for letter in text)

@@ -173,6 +173,9 @@ class XGrammarCursor:
     def accepting(self) -> bool:
         return bool(self._matcher.is_completed())
 
+    def exhausted(self) -> bool:
+        return False  # the library does not know without a mask
+
 
 def _check_time(start: float) -> None:
     if time.thread_time() - start > STEP_SECONDS:

@@ -147,6 +147,9 @@ class ScriptedCursor:
     def accepting(self) -> bool:
         return self._accepted == LENGTH
 
+    def exhausted(self) -> bool:
+        return self._accepted == LENGTH
+
 
 def _what(grammar: Grammar) -> str:
     assert isinstance(grammar, Choice)
