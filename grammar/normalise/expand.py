@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Union
 
-from . import automaton, node
+from . import automaton, formats, node
 from . import expression as rx
 from .arrays import ArrayShape, Demand
 from .expression import TooLarge
@@ -760,7 +760,7 @@ def _no_match(expression: rx.Expression | None, blame: Site) -> Shapes:
     try:
         if expression is None:
             raise TooLarge
-        return (StringShape((automaton.simplified(rx.Complement(expression)),)),)
+        return (StringShape((automaton.simplified(rx.Complement(formats.wider(expression))),)),)
     except TooLarge:
         return _all_lossy((StringShape(),), (blame,), "strings that a regular expression does not match")
 

@@ -2,8 +2,10 @@
 
 Counting characters beside anything else is too much for engines, so some lengths are kept by a stricter form: mail
 addresses have at most 32 characters besides dots before the @ or at most 64 without a dot, and behind it at most three
-labels of any length or twelve of at most twenty characters. Leap seconds are only taken at 23:59:60 UTC, and host names
-have no labels in other scripts (xn--). What is no regular language is named in IRREGULAR with why.
+labels of any length or twelve of at most twenty characters. Leap seconds are only taken at 23:59:60 UTC, fractions of
+seconds have at most nine digits, so that a small model cannot write them for ever, and host names have no labels in other
+scripts (xn--). What is said of texts outside such a form goes by `wider`. What is no regular language is named in
+IRREGULAR with why.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ _DATE = (
 )
 _OFFSET = r"(?:[zZ]|[+\-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 _TIME = (
-    rf"(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]+)?{_OFFSET}"
-    r"|23:59:60(?:\.[0-9]+)?(?:[zZ]|[+\-]00:00))"
+    rf"(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{{1,9}})?{_OFFSET}"
+    r"|23:59:60(?:\.[0-9]{1,9})?(?:[zZ]|[+\-]00:00))"
 )
+_ANY_TIME = rf"(?:[01][0-9]|2[0-3]):[0-5][0-9]:(?:[0-5][0-9]|60)(?:\.[0-9]+)?{_OFFSET}"
 _DURATION_TIME = r"T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
 _DURATION_DATE = r"(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
 _A, _X = "[a-zA-Z0-9]", r"[a-zA-Z0-9\-]"
@@ -82,6 +85,13 @@ _PATTERNS = {
     "json-pointer": _POINTER,
     "relative-json-pointer": rf"(?:0|[1-9][0-9]*)(?:#|{_POINTER})",
 }
+_WIDER = {
+    "date-time": rf"{_DATE}[tT]{_ANY_TIME}",
+    "time": _ANY_TIME,
+    "email": r"(?:[a-zA-Z0-9!#$%&'*+\-/=?\^_`{|}~.]+|\"[\s\S]*\")@[!-~]+",
+    "hostname": r"[a-zA-Z0-9\-]+(?:\.[a-zA-Z0-9\-]+)*",
+}
+"""Where _PATTERNS has a stricter form: these miss no text in the format, and take others."""
 NAMES = frozenset(_PATTERNS)
 LONGEST = {"hostname": 253}
 IRREGULAR = {
@@ -96,5 +106,15 @@ IRREGULAR = {
 
 @cache
 def expression(name: str) -> Expression:
-    """The strings in that format, for one of NAMES."""
+    """Strings in that format, for one of NAMES: all of them, or a stricter form."""
     return found_by(f"^(?:{_PATTERNS[name]})$")
+
+
+def wider(pattern: Expression) -> Expression:
+    """For a format's stricter form one that misses none of the format; any other pattern itself."""
+    return _wider_forms().get(pattern, pattern)
+
+
+@cache
+def _wider_forms() -> dict[Expression, Expression]:
+    return {expression(name): found_by(f"^(?:{text})$") for name, text in _WIDER.items()}

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Union
 
 from ..errors import TooComplex
-from . import arrays, automaton, faithful, node, objects
+from . import arrays, automaton, faithful, formats, node, objects
 from . import expression as rx
 from .arrays import ArrayShape
 from .expand import AtomShape, Expander
@@ -124,6 +124,14 @@ class _Solver:
         return kept
 
     def _string(self, shape: StringShape, state: State) -> StringShape:
+        shape = shape.settled()
+        strict = [pattern for pattern in shape.patterns if formats.wider(pattern) != pattern]
+        if (
+            shape.values is not None and strict
+        ):  # none of the values is of the stricter form, which leaves the format itself
+            shape = replace(shape, patterns=tuple(each for each in shape.patterns if each not in strict))
+            for site in self._blame(state).strings:
+                shape = shape.lossy(Loss(site, "values that are not known to have the format"))
         patterns: list[Expression] = []
         lost = False
         for pattern in shape.patterns:

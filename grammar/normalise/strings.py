@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from . import automaton
+from . import automaton, formats
 from . import expression as rx
 from .expression import Expression, TooLarge
 from .states import Loss
@@ -54,13 +54,24 @@ class StringShape:
         return rx.both(parts)
 
     def empty(self) -> bool:
-        """Whether it is known that there is no such string."""
+        """Whether it is known that there is no such string, formats taken as wide as they are."""
         if self.values is not None or not self.patterns:
             return False
         try:
-            return automaton.is_empty(self.expression())
+            wide = replace(self, patterns=tuple(formats.wider(pattern) for pattern in self.patterns))
+            return automaton.is_empty(wide.expression())
         except TooLarge:
             return False
+
+    def settled(self) -> StringShape:
+        """With only those of the listed values that fit the patterns, if any do."""
+        if self.values is None or not self.patterns:
+            return self
+        try:
+            fitting = tuple(value for value in self.values if self.accepts(value))
+        except TooLarge:
+            return self
+        return StringShape(values=fitting, losses=self.losses) if fitting else self
 
     def lossy(self, loss: Loss) -> StringShape:
         return replace(self, losses=self.losses | {loss})
@@ -69,12 +80,15 @@ class StringShape:
 def _kept(
     values: tuple[str, ...], patterns: tuple[Expression, ...], low: int, high: int | None
 ) -> tuple[tuple[str, ...], tuple[Expression, ...]]:
-    """The values that fit, and the patterns for which that could not be decided."""
+    """The values that may fit, and the patterns for which that could not be decided of all of them."""
     kept = [value for value in values if len(value) >= low and (high is None or len(value) <= high)]
     undecided = []
     for pattern in patterns:
         try:
-            kept = [value for value in kept if automaton.matches(pattern, value)]
+            wide = formats.wider(pattern)
+            kept = [value for value in kept if automaton.matches(wide, value)]
+            if wide != pattern and not all(automaton.matches(pattern, value) for value in kept):
+                undecided.append(pattern)
         except TooLarge:
             undecided.append(pattern)
     return tuple(kept), tuple(undecided)

@@ -17,6 +17,8 @@ DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 TREE = {"type": "object", "properties": {"child": {"$ref": "#/$defs/tree"}}, "required": ["child"]}
 
+LONG_MAIL = r"^a{40}\.b@x$"
+
 BAD: list[tuple[Any, str, str | None, str]] = [
     # schema, path, keyword, what the message says
     ("text", "", None, "an object, true or false"),
@@ -60,6 +62,12 @@ BAD: list[tuple[Any, str, str | None, str]] = [
     ({"not": {}}, "", None, "No value satisfies"),
     ({"type": "string", "pattern": "^a", "allOf": [{"pattern": "^b"}]}, "", None, "No value satisfies"),
     ({"type": "object", "required": ["a"], "properties": {"a": False}}, "", None, "No value satisfies"),
+    (  # a mail address, though not in the form that decoding keeps
+        {"type": "string", "oneOf": [{"format": "email", "pattern": LONG_MAIL}, {"pattern": LONG_MAIL}]},
+        "",
+        None,
+        "No value satisfies",
+    ),
 ]
 
 
@@ -82,6 +90,7 @@ CHECKED: list[tuple[Any, list[str]]] = [
     ({"type": "string", "pattern": "(a)\\1"}, ["/pattern"]),
     ({"type": "string", "pattern": "\\bword\\b"}, ["/pattern"]),
     ({"type": "string", "format": "regex"}, ["/format"]),
+    ({"format": "hostname", "enum": ["xn--bcher-kva", 1]}, ["/format"]),
     ({"const": 9007199254740993}, ["/const"]),
     ({"type": "integer", "minimum": -(2**63)}, ["/minimum"]),
     ({"properties": {"a": {"items": {"uniqueItems": True}}}}, ["/properties/a/items/uniqueItems"]),
@@ -170,6 +179,9 @@ WRITTEN: list[tuple[Any, Any]] = [
         {"anyOf": [{"type": ["null", "string"]}, WHOLE]},
     ),
     ({"not": {"type": ["object", "array"]}}, {"type": ["null", "boolean", "number", "string"]}),
+    ({"oneOf": [{"format": "time"}, True], "enum": ["18:59:60-05:00", "a"]}, {"enum": ["a"]}),
+    ({"not": {"format": "time"}, "enum": ["18:59:60-05:00", "a"]}, {"enum": ["a"]}),
+    ({"format": "hostname", "enum": ["xn--bcher-kva", "a"]}, {"enum": ["a"]}),
     ({"not": {"not": {"type": "null"}}}, {"type": "null"}),
     (
         {"type": "integer", "not": {"const": 3}},

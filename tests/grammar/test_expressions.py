@@ -174,3 +174,30 @@ def test_formats_are_what_the_validator_takes(name: str) -> None:
     validator = jsonschema_rs.validator_for({"format": name}, validate_formats=True)
     for text in FORMATS[name]:
         assert automaton.matches(formats.expression(name), text) == validator.is_valid(text), text
+
+
+STRICTER = {
+    "date-time": ["2016-12-31T18:59:60-05:00", "2024-02-29T12:00:00.1234567890Z"],
+    "time": ["18:59:60-05:00", "00:59:60.5+01:00", "12:00:00.1234567890Z"],
+    "email": ["a" * 40 + ".b@x", '"' + "a" * 60 + '"@x', '"\t"@x', "a@xn--bcher-kva", "a@" + ".".join(["b" * 21] * 4)],
+    "hostname": ["xn--bcher-kva", "a.xn--bcher-kva"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(STRICTER))
+def test_where_a_format_has_a_stricter_form_the_wider_one_misses_nothing(name: str) -> None:
+    validator = jsonschema_rs.validator_for({"format": name}, validate_formats=True)
+    form = formats.expression(name)
+    wider = formats.wider(form)
+    for text in STRICTER[name]:
+        assert validator.is_valid(text)
+        assert not automaton.matches(form, text)
+    for text in [text for texts in (FORMATS[name], STRICTER[name]) for text in texts]:
+        assert automaton.matches(wider, text) or not validator.is_valid(text)
+    assert formats.wider(wider) == wider
+
+
+def test_formats_without_a_stricter_form_are_as_wide_as_they_are() -> None:
+    for name in formats.NAMES - STRICTER.keys():
+        form = formats.expression(name)
+        assert formats.wider(form) == form
