@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
-from .backends.base import Backend, Bits, Compiled, Cursor
+from .backends.base import Backend, Compiled
 from .errors import BadGrammar, BadSchema, DeadEnd, MatcherError, TooComplex
 from .limits import check_grammar
 from .shelf import Shelf
@@ -20,6 +22,10 @@ from .wire import FromWorker, Missing, Passed, RefusalKind, Refused, Try
 
 STEPS = 48
 """Tokens that a trial follows a grammar for. The first one opens most of it; random text is the worst after that."""
+MOST_TO_ACCEPT = 0.1
+"""Seconds of a CPU to go on by a token. An engine's step waits for that, as it does not for a mask."""
+
+T = TypeVar("T")
 
 
 def run_trial(task: Try, shelf: Shelf, words: int) -> FromWorker:
@@ -65,7 +71,7 @@ def _follow(compiled: Compiled, task: Try, words: int) -> None:
     row = np.zeros(words, np.int32)
     noise = random.Random(0)  # noqa: S311 - the same walk each time
     for step in range(STEPS):
-        _fill(cursor, row, task.mask_seconds)
+        _within(task.mask_seconds, lambda: cursor.fill(row))
         filled = np.flatnonzero(row)
         if not filled.size:
             if step == 0 and not cursor.accepting():
@@ -73,15 +79,17 @@ def _follow(compiled: Compiled, task: Try, words: int) -> None:
             return
         word = int(filled[0] if step % 2 else noise.choice(filled))
         bits = list(_bits(int(row[word])))
-        if not cursor.accept(word * 32 + (bits[0] if step % 2 else noise.choice(bits))):
+        token = word * 32 + (bits[0] if step % 2 else noise.choice(bits))
+        if not _within(min(task.mask_seconds, MOST_TO_ACCEPT), partial(cursor.accept, token)):
             raise MatcherError("a token in the mask is refused")
 
 
-def _fill(cursor: Cursor, row: Bits, most: float) -> None:
+def _within(most: float, work: Callable[[], T]) -> T:
     began = time.thread_time()  # of this thread: others may be busy
-    cursor.fill(row)
+    done = work()
     if time.thread_time() - began > most:
         raise TooComplex(f"following the grammar takes more than {most * 1000:.0f} ms for a token")
+    return done
 
 
 def _bits(word: int) -> Iterator[int]:

@@ -127,14 +127,14 @@ class ScriptedCursor:
         if self._what == "stuck" and self._accepted == 2:
             raise MatcherError("no way on")
         if self._what == "slow mask" and self._accepted == 1:
-            began = time.thread_time()
-            while time.thread_time() - began < 0.1:
-                pass
+            _burn(0.1)
         row[TOKEN // 32] = 1 << TOKEN % 32
 
     def accept(self, token: int) -> bool:
         if token != TOKEN or self._what == "lying mask":
             return False
+        if self._what == "slow step" and self._accepted == 1:
+            _burn(0.1)
         self._accepted += 1
         return True
 
@@ -149,6 +149,12 @@ class ScriptedCursor:
 
     def exhausted(self) -> bool:
         return self._accepted == LENGTH
+
+
+def _burn(seconds: float) -> None:
+    began = time.thread_time()
+    while time.thread_time() - began < seconds:
+        pass
 
 
 def _what(grammar: Grammar) -> str:

@@ -98,6 +98,7 @@ HOSTILE: dict[str, tuple[type[GrammarError], str]] = {
     "die": (TooComplex, "memory or stack"),
     "exit": (TooComplex, "memory or stack"),
     "slow mask": (TooComplex, "more than 50 ms for a token"),
+    "slow step": (TooComplex, "more than 50 ms for a token"),
     "stuck": (TooComplex, "no way on"),
     "lying mask": (TooComplex, "a token in the mask is refused"),
     "dead end": (BadGrammar, "no text at all"),
