@@ -19,7 +19,7 @@ from ..vocabulary import Vocabulary
 from .base import Bits, Compiled
 from .failures import broken
 from .lark import render, renders
-from .rows import row_without
+from .rows import row_without, unspelled
 from .spelling import Spelling
 
 LIMITS: Final = llguidance.LLParserLimits(
@@ -46,6 +46,7 @@ class LLGuidance:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
+        self._unspelled = unspelled(vocabulary)
         self._tokenizer = llguidance.LLTokenizer(
             _Tokens(vocabulary), slices=llguidance.LLTokenizer.json_slices()
         )
@@ -58,7 +59,8 @@ class LLGuidance:
         matcher = llguidance.LLMatcher(self._tokenizer, rendered.text, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise _refusal(matcher.get_error(), grammar)
-        compiled = LLGuidanceGrammar(matcher, self._vocabulary, rendered.markers, len(rendered.text))
+        barred = self._unspelled - rendered.markers
+        compiled = LLGuidanceGrammar(matcher, self._vocabulary, barred, len(rendered.text))
         try:
             compiled.warm()
         except DeadEnd as error:
@@ -81,12 +83,13 @@ class LLGuidanceGrammar:
     backend: Final[Literal["llguidance"]] = "llguidance"
 
     def __init__(
-        self, matcher: llguidance.LLMatcher, vocabulary: Vocabulary, markers: frozenset[int], length: int
+        self, matcher: llguidance.LLMatcher, vocabulary: Vocabulary, barred: frozenset[int], length: int
     ) -> None:
+        """No token in `barred` is ever allowed; `length` is that of the grammar's text."""
         self._matcher = matcher
         self._size = vocabulary.size
-        self._barred = frozenset(i for i, raw in enumerate(vocabulary.tokens) if not raw) - markers
-        self._kept = row_without(vocabulary, self._barred)
+        self._barred = barred
+        self._kept = row_without(vocabulary, barred)
         self.nbytes: int = _BYTES + _BYTES_A_CHARACTER * length
 
     def start(self) -> LLGuidanceCursor:

@@ -18,6 +18,11 @@ def row_without(vocabulary: Vocabulary, barred: frozenset[int]) -> Bits:
     return np.packbits(allowed, bitorder="little").view(np.int32)
 
 
+def unspelled(vocabulary: Vocabulary) -> frozenset[int]:
+    """The tokens that add nothing to a text. Looks at all of them, which is milliseconds for a large vocabulary."""
+    return frozenset(token for token, raw in enumerate(vocabulary.tokens) if not raw)
+
+
 def row_of(vocabulary: Vocabulary, tokens: Iterable[int]) -> Bits:
     """These tokens alone."""
     allowed = np.zeros(32 * vocabulary.words, dtype=np.bool_)

@@ -26,7 +26,7 @@ from ..spec import Choice, Concat, Ebnf, Either, FreeText, Grammar, JsonSchema, 
 from ..vocabulary import Vocabulary
 from .base import Bits, Compiled
 from .failures import broken, sentence
-from .rows import row_without
+from .rows import row_without, unspelled
 
 STEP_SECONDS: Final = 0.25
 """CPU time after which a mask or a token ends its sequence. Ambiguous grammars grow slower with the text."""
@@ -110,7 +110,7 @@ class XGrammarGrammar:
         self._compiled = compiled
         self._lazy = lazy
         self._size = vocabulary.size
-        self._barred = frozenset(i for i, raw in enumerate(vocabulary.tokens) if not raw)
+        self._barred = unspelled(vocabulary)
         self._kept = row_without(vocabulary, self._barred)
 
     @property
