@@ -51,7 +51,10 @@ class CompletionRequest(SamplingFields):
         super().check(limits)
         if self.best_of is not None and self.best_of != self.n:
             raise unsupported("best_of", "only a value equal to 'n' is served")
-        if self.max_tokens == 0 and self.wish() is not None:
+
+    def check_beside_grammar(self) -> None:
+        super().check_beside_grammar()
+        if self.max_tokens == 0:
             raise InvalidRequest(
                 "With 'max_tokens' of 0 there is no answer to be shaped.", param="max_tokens"
             )

@@ -18,6 +18,7 @@ from gateway.text_threads import TextThreads
 from grammar import limits
 from grammar.spec import Grammar
 from tests.fakes import FakeEngine
+from tests.gateway.live import MODEL, Start
 
 
 @pytest.fixture
@@ -68,3 +69,21 @@ async def test_what_is_far_too_large_is_refused_before_it_is_read(
         await shapes.read(ShapeFields(structured_outputs=outputs))
     assert caught.value.code == "grammar_too_complex"
     assert time.process_time() - began < 0.5
+
+
+async def test_a_completion_of_no_tokens_reads_its_shape_in_a_thread_too(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_the_loop: list[bool] = []
+    wish = ShapeFields.wish
+
+    def noted(asked: ShapeFields) -> Any:
+        in_the_loop.append(threading.current_thread() is threading.main_thread())
+        return wish(asked)
+
+    monkeypatch.setattr(ShapeFields, "wish", noted)
+    gateway = await start(FakeEngine())
+    body = {"model": MODEL, "prompt": "a", "echo": True, "max_tokens": 0, "regex": "a+"}
+    status, answer = await gateway.post("/v1/completions", body)
+    assert (status, answer["error"]["param"]) == (400, "max_tokens")
+    assert in_the_loop == [False]
