@@ -58,6 +58,7 @@ def assemble(config: EngineConfig, *, compiler: MakeCompiler | None = None) -> E
         vocabulary=vocabulary,
         compiler=compiler or own_compiler,
         forced_tokens=config.forced_tokens,
+        end_runaways=config.end_runaways,
         failpoints=failpoints,
     )
 

@@ -27,7 +27,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     `model_dir` is a directory in Hugging Face layout; `hash_model` replaces it. `kv_bytes` bounds the KV pages,
     `pages` sets their number outright. `max_step_tokens` is the token budget of one step, `max_running` the rows of one.
     `watermark` is the share of pages kept free at admission. `forced_tokens` appends what a grammar leaves no choice about
-    instead of sampling it. `native_cache` is where C kernels are built when they are not
+    instead of sampling it; `end_runaways` ends strings and numbers under a schema that would not end (`engine.runaway`).
+    `native_cache` is where C kernels are built when they are not
     there yet; a directory of the user's by default. `failpoints` need `test_mode`.
     """
 
@@ -44,6 +45,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     watermark: float = 0.01
     prefix_cache: bool = True
     forced_tokens: bool = True
+    end_runaways: bool = True
     threads: int | None = None
     native_kernels: bool = True
     native_cache: str | None = None

@@ -36,6 +36,7 @@ from .request import (
     RequestFailed,
     StepOutput,
 )
+from .runaway import RunawayGuard
 from .scheduler import Events, Scheduler
 from .throttled_log import ThrottledLog
 from .totals import Census
@@ -63,6 +64,7 @@ class Engine:
         vocabulary: Vocabulary,
         compiler: MakeCompiler,
         forced_tokens: bool = True,
+        end_runaways: bool = True,
         failpoints: Failpoints | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -72,7 +74,8 @@ class Engine:
         self._clock = clock
         self._failpoints = failpoints
         self._threads = ThreadPoolExecutor(MASK_THREADS, thread_name_prefix="masks")
-        self._matchers = Matchers(self._threads, vocabulary, forces=forced_tokens, clock=clock)
+        guard = RunawayGuard.of(vocabulary) if end_runaways else None
+        self._matchers = Matchers(self._threads, vocabulary, forces=forced_tokens, guard=guard, clock=clock)
         self.wakeup = Wakeup()
         """Set when something came up that the next plan or the next news will have."""
         self._compilations = Compilations(compiler(self.wakeup.set))
@@ -234,6 +237,7 @@ class Engine:
             masked_rows=matchers.masked,
             postponed_rows=matchers.postponed,
             failed_rows=matchers.failed,
+            restrained_rows=matchers.restrained,
         )
         return structs.replace(counters, grammars=grammars)
 

@@ -17,6 +17,7 @@ from grammar.vocabulary import Vocabulary
 from .batch import NO_MASKS, Masks, Plan, RowResult, StepResult
 from .masks import SHORTEST_WAIT, Mask, StepMasks, row_failure
 from .request import GenerationRequest
+from .runaway import TAIL, RunawayGuard, has_values
 from .sequence import Sequence
 
 
@@ -26,25 +27,29 @@ class Place:
 
     request_id: str
     bits: Bits
+    guarded: bool = False
     matcher: Matcher | None = None
     mask: Mask | None = None
+    restrained: bool = False
 
 
 @dataclass(slots=True)
 class Matchers:
     """For one thread. What may take long runs on `executor`, one call at a time for each sequence.
 
-    With `forces` a token brings those that have to follow it.
+    With `forces` a token brings those that have to follow it. `guard` ends values that would not end by themselves.
     """
 
     executor: Executor
     vocabulary: Vocabulary
     forces: bool = True
+    guard: RunawayGuard | None = None
     clock: Callable[[], float] = time.monotonic
     shortest_wait: float = SHORTEST_WAIT
     masked: int = 0
     postponed: int = 0
     failed: int = 0
+    restrained: int = 0
     _grammars: dict[str, Compiled] = field(default_factory=dict)
     _places: dict[int, Place] = field(default_factory=dict)
     _masks: StepMasks | None = None  # of the step under way
@@ -88,16 +93,21 @@ class Matchers:
         place = self._places.get(sequence.uid)
         if place is None:
             bits = np.zeros(self.vocabulary.words, dtype=np.int32)
-            place = self._places[sequence.uid] = Place(sequence.request.request_id, bits)
+            place = self._places[sequence.uid] = Place(
+                sequence.request.request_id, bits, guarded=self.guard is not None and _is_guarded(sequence)
+            )
         if place.mask is None:
             place.mask = Mask(place.bits.data, self._fill(place, sequence), self.clock())
         return place.mask
 
     def _fill(self, place: Place, sequence: Sequence) -> Future[None]:
-        if place.matcher is not None:
+        if place.matcher is None:
+            generated = sequence.tokens[sequence.prompt_len :]
+            return self.executor.submit(self._begin, place, sequence.request, generated)
+        if not place.guarded:
             return self.executor.submit(place.matcher.fill, place.bits)
-        generated = sequence.tokens[sequence.prompt_len :]
-        return self.executor.submit(self._begin, place, sequence.request, generated)
+        tail = sequence.tokens[max(sequence.prompt_len, len(sequence.tokens) - TAIL) :]
+        return self.executor.submit(self._fill_guarded, place, place.matcher, tail)
 
     def _advance(self, place: Place, sequence: Sequence, outcome: RowResult) -> RowResult:
         if outcome.postponed:
@@ -107,6 +117,7 @@ class Matchers:
             return outcome
         place.mask = None
         self.masked += 1
+        self.restrained += place.restrained
         try:
             assert place.matcher is not None, "what was never filled cannot have been sampled under a mask"
             place.matcher.accept(outcome.token)
@@ -135,4 +146,19 @@ class Matchers:
         for token in generated:
             matcher.accept(token)
         place.matcher = matcher
+        if place.guarded:
+            self._fill_guarded(place, matcher, generated[-TAIL:])
+        else:
+            matcher.fill(place.bits)
+
+    def _fill_guarded(self, place: Place, matcher: Matcher, tail: list[int]) -> None:
+        """On another thread."""
         matcher.fill(place.bits)
+        place.restrained = (
+            self.guard is not None and not matcher.accepting and self.guard.restrain(place.bits, tail)
+        )
+
+
+def _is_guarded(sequence: Sequence) -> bool:
+    grammar = sequence.request.grammar
+    return grammar is not None and has_values(grammar)

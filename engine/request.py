@@ -139,6 +139,7 @@ class GrammarCounters(msgspec.Struct, frozen=True, array_like=True):
     A grammar that a request brings is `compiled`, or found `cached` because it was compiled before, or `refused`.
     `masked_rows` counts tokens that were sampled under a grammar, `postponed_rows` the times that one had to wait for a
     later step because its mask was not ready, and `failed_rows` the sequences whose grammar could not be followed.
+    `restrained_rows` are those of the masked ones that were kept from carrying on a value without an end.
     """
 
     compiling: int = 0
@@ -148,6 +149,7 @@ class GrammarCounters(msgspec.Struct, frozen=True, array_like=True):
     masked_rows: int = 0
     postponed_rows: int = 0
     failed_rows: int = 0
+    restrained_rows: int = 0
 
 
 class EngineCounters(msgspec.Struct, frozen=True, array_like=True):

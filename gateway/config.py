@@ -136,6 +136,10 @@ class EngineOptions(_Part):
     forced_tokens: bool = Field(
         True, description="append what a grammar leaves no choice about instead of sampling it"
     )
+    end_runaways: bool = Field(
+        True,
+        description="under a schema, end a string that only repeats itself and a number of endless digits",
+    )
     native_kernels: bool = Field(True, description="use the C kernels on a CPU where a compiler is found")
     test_mode: bool = Field(False, description="allow failpoints; never for production")
     failpoints: tuple[str, ...] = Field(

@@ -263,6 +263,11 @@ class Metrics(Collector):
             counters.forced_tokens,
         )
         yield self._counter(
+            "headwater_restrained_tokens",
+            "Tokens that a string or number which would not end was held to its end by.",
+            counters.grammars.restrained_rows,
+        )
+        yield self._counter(
             "headwater_grammar_failures",
             "Sequences whose grammar could not be followed.",
             counters.grammars.failed_rows,

@@ -121,6 +121,7 @@ def engine_config(served: Served, options: EngineOptions, store: Path) -> Engine
         max_step_tokens=options.max_step_tokens,
         prefix_cache=options.prefix_cache,
         forced_tokens=options.forced_tokens,
+        end_runaways=options.end_runaways,
         threads=options.threads,
         native_kernels=options.native_kernels,
         native_cache=str(store / "native"),
