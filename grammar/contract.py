@@ -7,6 +7,7 @@ from typing import Literal
 
 from . import json_text
 from .errors import BadSchema, TooComplex
+from .normalise.declared import asks_for_more, closed
 from .normalise.engines import engines
 from .normalise.inhabited import inhabited, needed, pruned
 from .normalise.locations import TYPES
@@ -46,23 +47,27 @@ class Contract:
         return tuple(verdict for verdict in self.verdicts if verdict.outcome == "checked")
 
 
-def audit(schema: object) -> Contract:
+def audit(schema: object, *, undeclared_keys: bool = True) -> Contract:
     """What a JSON schema (draft 2020-12 or the older shapes that clients still send) lets us promise.
 
     `schema` is the parsed value, keys in the client's order; `json_text.parse` makes one from text. The grammar accepts
     what the schema accepts, exactly if nothing is `checked`, and says so with keywords that its backends enforce.
-    Reads nothing but its argument; milliseconds for schemas of usual size.
+    JSON Schema lets objects have keys that nobody declared, unless told otherwise, and so do we; what writes answers had
+    better not make any up: without `undeclared_keys` an object that has declared keys has no others, unless the schema
+    says somewhere that they are welcome (`additionalProperties: true`).
+
+    Reads nothing but its arguments; milliseconds for schemas of usual size.
 
     Raises BadSchema for what is no schema and for one that no value can satisfy, TooComplex for one that becomes too
     large when its combinations are written out.
     """
     try:
-        return _audit(schema)
+        return _audit(schema, undeclared_keys or asks_for_more(schema))
     except RecursionError:
         raise TooComplex("The schema is nested too deeply.") from None
 
 
-def _audit(schema: object) -> Contract:
+def _audit(schema: object, undeclared_keys: bool) -> Contract:
     reading = read(schema)
     states = States()
     root = states.holding(reading.root)
@@ -73,7 +78,7 @@ def _audit(schema: object) -> Contract:
     if root not in alive:
         raise _unsatisfiable(root, solved, states, alive)
     kept = pruned(solved, alive)
-    rendered = render(root, kept)
+    rendered = render(root, kept if undeclared_keys else closed(kept))
     backends = engines(rendered)
     verdicts = _verdicts(reading, _losses(root, kept), backends[0])
     return Contract(JsonSchema(json_text.dump(rendered), backends=backends), verdicts)

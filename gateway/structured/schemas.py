@@ -97,7 +97,7 @@ def audit_now(schema: Schema) -> Audited | Refused:
     """The work itself, for a thread."""
     try:
         limits.check_schema(schema)
-        return Audited(contract.audit(schema), Validator(schema), _violation(schema))
+        return Audited(contract.audit(schema, undeclared_keys=False), Validator(schema), _violation(schema))
     except BadSchema as error:
         return Refused(str(error), error.path, error.keyword)
     except TooComplex as error:

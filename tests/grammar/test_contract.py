@@ -223,6 +223,38 @@ def test_a_range_beyond_what_engines_can_tell_is_not_closed_by_the_usual_one() -
     assert json.loads(contract.grammar.schema) == {"type": "integer"}
 
 
+DECLARED: list[tuple[Any, Any]] = [
+    ({"properties": {"a": {}}, "type": "object"}, ["a"]),
+    ({"properties": {"a": {}}, "required": ["b"], "type": "object"}, ["a", "b"]),
+    ({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}], "type": "object"}, ["a", "b"]),
+    ({"properties": {"a": {}, "b": False}, "type": "object"}, ["a"]),
+]
+
+
+@pytest.mark.parametrize(("schema", "keys"), DECLARED)
+def test_keys_that_nobody_declared_are_not_made_up(schema: Any, keys: list[str]) -> None:
+    written = json.loads(audit(schema, undeclared_keys=False).grammar.schema)
+    assert list(written["properties"]) == keys
+    assert written["additionalProperties"] is False
+    assert "patternProperties" not in written
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"type": "object", "properties": {"a": {}}, "additionalProperties": True},
+        {"type": "object", "properties": {"a": {}}, "additionalProperties": {"type": "string"}},
+        {"type": "object", "properties": {"a": {}}, "patternProperties": {"^x": {}}},
+        {"type": "object", "properties": {"a": {}}, "unevaluatedProperties": {}},
+        {"type": "object", "properties": {"a": {}}, "minProperties": 2},
+        {"type": "array", "items": {"not": {"required": ["a"]}}},
+    ],
+)
+def test_objects_stay_open_where_the_schema_needs_or_welcomes_more(schema: Any) -> None:
+    assert audit(schema, undeclared_keys=False) == audit(schema)
+
+
 @pytest.mark.parametrize("name", ["\n", "a\x7f"])
 def test_a_key_with_a_control_character_is_enforced_where_no_other_may_stand_in_for_it(name: str) -> None:
     schema = {"type": "object", "properties": {name: {"type": "integer"}}}

@@ -31,7 +31,8 @@ def audits(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The schemas that were audited, each by `promised`."""
     seen: list[object] = []
 
-    def audit(schema: Any) -> Contract:
+    def audit(schema: Any, *, undeclared_keys: bool) -> Contract:
+        assert not undeclared_keys
         seen.append(schema)
         return promised(schema)
 

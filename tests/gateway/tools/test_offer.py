@@ -214,7 +214,7 @@ async def test_strict_is_refused_what_cannot_be_enforced(
 ) -> None:
     """And taken without `strict`, to be checked in the end."""
     unique = Verdict("/properties/city/uniqueItems", "uniqueItems", "checked", reason="no engine counts")
-    monkeypatch.setattr(contract, "audit", lambda schema: Contract(ANY_OBJECT, (unique,)))
+    monkeypatch.setattr(contract, "audit", lambda schema, **_: Contract(ANY_OBJECT, (unique,)))
     parameters = {**CITY, "properties": {"city": {"type": "array", "items": {}, "uniqueItems": True}}}
     with pytest.raises(InvalidRequest) as refusal:
         await offers.read([function(strict=True, parameters=parameters)])
