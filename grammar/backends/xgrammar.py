@@ -3,8 +3,8 @@
 Schemas are compiled dynamically, their masks on first use: compiling those of a large schema all at once takes seconds,
 and more to hand over to another process. Everything else is small and compiled at once.
 
-Not taken: patterns, whose anchors and lookarounds it ignores; Lark, of which it has another dialect; special tokens in a
-tree. Nothing is forced: it looks for the forced text without end where a grammar forces an endless one.
+Not taken: patterns, whose anchors and lookarounds it ignores, and Lark, of which it has another dialect. Special tokens
+are nothing to it, so a tree is cut at them. Nothing is forced: it looks for the forced text without end where a grammar forces an endless one.
 
 Importing the library takes seconds and loads torch. It knows no limits: a cursor gives up when a step takes too long.
 """
@@ -14,9 +14,10 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
+import msgspec
 import numpy as np
 import xgrammar
 
@@ -27,6 +28,7 @@ from ..vocabulary import Vocabulary
 from .base import Bits, Compiled
 from .failures import broken, sentence
 from .rows import row_without, unspelled
+from .segments import SegmentsGrammar, Way, compiled_ways, ways
 
 STEP_SECONDS: Final = 0.25
 """CPU time after which a mask or a token ends its sequence. Ambiguous grammars grow slower with the text."""
@@ -37,17 +39,15 @@ _OPTIONS: Final[Mapping[Whitespace, Mapping[str, object]]] = {
 }
 
 
-def builds(grammar: Grammar, specials: Collection[str] = ()) -> bool:
+def builds(grammar: Grammar) -> bool:
     """Whether every node of the tree has a form here that is exact."""
     match grammar:
-        case JsonSchema() | Ebnf() | Choice() | spec.Literal() | FreeText():
+        case JsonSchema() | Ebnf() | Choice() | spec.Literal() | FreeText() | Marker():
             return True
-        case Marker(text=text):
-            return text not in specials
         case Concat(parts=nodes) | Either(options=nodes):
-            return all(builds(node, specials) for node in nodes)
+            return all(map(builds, nodes))
         case Repeat(part=part):
-            return builds(part, specials)
+            return builds(part)
     return False
 
 
@@ -67,9 +67,15 @@ class XGrammar:
         )
 
     def takes(self, grammar: Grammar) -> bool:
-        return builds(grammar, self._vocabulary.specials)
+        return builds(grammar)
 
-    def compile(self, grammar: Grammar) -> XGrammarGrammar:
+    def compile(self, grammar: Grammar) -> Compiled:
+        found = ways(grammar, self._vocabulary.specials)
+        if found == (Way((grammar,), ()),):
+            return self._segment(grammar)
+        return compiled_ways(found, self._segment, self.name, self._vocabulary.words)
+
+    def _segment(self, grammar: Grammar) -> XGrammarGrammar:
         try:
             return XGrammarGrammar(
                 self._compile(grammar), self._vocabulary, lazy=isinstance(grammar, JsonSchema)
@@ -90,16 +96,33 @@ class XGrammar:
 
     def export(self, compiled: Compiled) -> bytes:
         """Nothing for a schema: all its masks would have to be computed for that."""
+        if isinstance(compiled, SegmentsGrammar):
+            return msgspec.msgpack.encode([self.export(segment) for segment in compiled.segments()])
         assert isinstance(compiled, XGrammarGrammar)
         return compiled.export()
 
-    def load(self, grammar: Grammar, exported: bytes) -> XGrammarGrammar:
+    def load(self, grammar: Grammar, exported: bytes) -> Compiled:
+        found = ways(grammar, self._vocabulary.specials)
+        if found == (Way((grammar,), ()),):
+            return self._load_segment(grammar, exported)
+        try:
+            texts = iter(msgspec.msgpack.decode(exported, type=list[bytes]))
+        except msgspec.DecodeError as error:
+            raise _damaged() from error
+        return compiled_ways(
+            found,
+            lambda segment: self._load_segment(segment, next(texts, b"")),
+            self.name,
+            self._vocabulary.words,
+        )
+
+    def _load_segment(self, grammar: Grammar, exported: bytes) -> XGrammarGrammar:
         if not exported:
-            return self.compile(grammar)
+            return self._segment(grammar)
         try:
             compiled = xgrammar.CompiledGrammar.deserialize_json(exported.decode(), self._tokens)
         except (RuntimeError, ValueError) as error:
-            raise BadGrammar("the compiled grammar is damaged or of another version") from error
+            raise _damaged() from error
         return XGrammarGrammar(compiled, self._vocabulary, lazy=False)
 
 
@@ -274,6 +297,10 @@ def _without_shorthand(text: str) -> str:
     """What llama.cpp's GBNF has and the library does not, written out: any character, repeats from nothing, an empty last
     option."""
     return _GBNF.sub(lambda match: _WRITTEN_OUT.get(match.lastgroup or "", match[0]), text)
+
+
+def _damaged() -> BadGrammar:
+    return BadGrammar("the compiled grammar is damaged or of another version")
 
 
 def _refusal(error: RuntimeError, grammar: Grammar) -> BadGrammar:

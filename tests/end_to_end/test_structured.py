@@ -450,6 +450,25 @@ def test_every_way_to_ask_is_honoured(
         assert completion.status == 200, completion
         (choice,) = completion.json()["choices"]
         assert fits(choice["text"]), choice
+    _check_thoughts_before(thinker_server, fields, fits)
+
+
+def _check_thoughts_before(server: Server, fields: dict[str, Any], fits: Callable[[str], bool]) -> None:
+    """A model that wants to think does, and then answers in the shape."""
+    ids = {text: str(256 + i) for i, text in enumerate(SPECIALS)}
+    body = {
+        "model": model_of(server),
+        "messages": [{"role": "user", "content": "x"}],
+        "max_tokens": 800,
+        "temperature": 1,
+        "logit_bias": {ids["<think>"]: 100, ids["</think>"]: 3},
+        **fields,
+    }
+    answers = [streamed(server, {**body, "seed": seed})[0] for seed in range(3)]
+    assert any(said.reasoning for said in answers)
+    for said in answers:
+        assert said.finish == "stop", said
+        assert fits(said.content), said
 
 
 def test_two_ways_to_ask_at_once_are_refused(shared_server: Server) -> None:

@@ -37,6 +37,25 @@ SCHEMA = (
 LIST = Ebnf('root ::= item ("," item)*\nitem ::= [a-c]{1,2}')
 THOUGHT = Concat((FreeText(("</think>",)), Marker("</think>"), LIST))
 
+THINKS = Concat(
+    (
+        Repeat(
+            Concat(
+                (
+                    Marker("<|im_start|>"),
+                    FreeText(("<|im_end|>",)),
+                    Marker("<|im_end|>"),
+                    Choice(("", "\n")),
+                )
+            ),
+            0,
+            1,
+        ),
+        LIST,
+    )
+)
+"""Thoughts between special tokens, if the text begins with one."""
+
 TABLE: list[tuple[Grammar, str | list[str | bytes | int], str]] = [
     # EBNF, and what llama.cpp writes
     (LIST, "a,bc", "complete"),
@@ -85,6 +104,24 @@ TABLE: list[tuple[Grammar, str | list[str | bytes | int], str]] = [
     (Repeat(Literal("ab"), 0, 0), "", "complete"),
     (Repeat(Literal("ab"), 1, 2), "abab", "complete"),
     (Repeat(Literal("ab"), 0, 1, ","), "ab,", "refused"),
+    # trees with special tokens
+    (Marker("<|im_start|>"), [IM_START], "complete"),
+    (Marker("<|im_start|>"), "<|im_start|>", "refused"),
+    (THINKS, "a,b", "complete"),
+    (THINKS, [IM_START], "partial"),
+    (THINKS, [IM_START, "x", IM_END], "partial"),
+    (THINKS, [IM_START, "x", IM_END, "\na"], "complete"),
+    (THINKS, [IM_START, IM_END, "a"], "complete"),
+    (THINKS, "\na", "refused"),
+    (THINKS, [IM_START, "x", IM_START], "refused"),
+    (THINKS, [IM_START, "x", END_OF_TEXT], "refused"),
+    (THINKS, [IM_END], "refused"),
+    (THINKS, ["a", IM_START], "refused"),
+    (THINKS, "<|im_start|>x<|im_end|>a", "refused"),
+    (Repeat(Concat((Marker("<|im_start|>"), LIST)), 1, 2), [IM_START, "a", IM_START, "b"], "complete"),
+    (Repeat(Concat((Marker("<|im_start|>"), LIST)), 1, 2), ["a"], "refused"),
+    (Either((Marker("<|im_end|>"), Concat((Marker("<|im_end|>"), LIST)))), [IM_END], "complete"),
+    (Either((Marker("<|im_end|>"), Concat((Marker("<|im_end|>"), LIST)))), [IM_END, "c"], "complete"),
 ]  # fmt: skip
 
 
@@ -101,7 +138,7 @@ def test_languages(backend: XGrammar, grammar: Grammar, text: str, expected: str
 
 @pytest.mark.parametrize(
     "grammar",
-    [Regex("a"), Lark('start: "a"'), Marker("<|im_end|>"), Concat((LIST, Repeat(Either((Regex("a"),)))))],
+    [Regex("a"), Lark('start: "a"'), Concat((LIST, Repeat(Either((Regex("a"),)))))],
 )
 def test_what_it_does_not_take(backend: XGrammar, grammar: Grammar) -> None:
     assert not backend.takes(grammar)
@@ -121,6 +158,8 @@ ERRORS: list[tuple[Grammar, type[GrammarError], str]] = [
     (Concat((LIST, Choice(()))), BadGrammar, "without options"),
     (Concat((LIST, Repeat(LIST, 2, 1))), BadGrammar, "2 to 1 times"),
     (Concat((LIST, Regex("a"))), BadGrammar, "put together with EBNF"),
+    (Concat((Repeat(Marker("<|im_end|>")), LIST)), BadGrammar, "^special tokens that repeat cannot"),
+    (Concat((*[Repeat(Marker("<|im_end|>"), 0, 1)] * 5, LIST)), BadGrammar, "^so many optional special"),
 ]
 
 
@@ -193,9 +232,31 @@ class TestCursor:
         with pytest.raises(MatcherError, match="too long"):
             cursor.accept(97)
 
+    @pytest.mark.parametrize("seed", range(8))
+    def test_tokens_are_taken_back_across_special_ones(self, backend: XGrammar, seed: int) -> None:
+        grammar = Either((THINKS, Repeat(Concat((Marker("<|im_start|>"), LIST)), 0, 2)))
+        compiled = backend.compile(grammar)
+        noise = random.Random(seed)
+        cursor = compiled.start()
+        tokens: list[int] = []
+        for _ in range(60):
+            options = allowed(cursor, BYTES)
+            if not options or noise.random() < 0.3:
+                count = noise.randint(0, len(tokens))
+                cursor.rollback(count)
+                del tokens[len(tokens) - count :]
+                fresh = compiled.start()
+                assert followed(fresh, tokens)
+                assert allowed(cursor, BYTES) == allowed(fresh, BYTES)
+                assert cursor.accepting() == fresh.accepting()
+                continue
+            marks = [token for token in options if token >= IM_START]
+            tokens.append(noise.choice(marks if marks and noise.random() < 0.5 else options))
+            assert cursor.accept(tokens[-1])
+
 
 class TestExport:
-    @pytest.mark.parametrize("grammar", [LIST, THOUGHT, JsonSchema(SCHEMA)])
+    @pytest.mark.parametrize("grammar", [LIST, THOUGHT, THINKS, JsonSchema(SCHEMA)])
     def test_what_is_loaded_is_the_same(self, backend: XGrammar, grammar: Grammar) -> None:
         compiled = backend.compile(grammar)
         exported = backend.export(compiled)
@@ -218,6 +279,8 @@ class TestExport:
         for exported in (b"x", b"{}", b"\xff"):
             with pytest.raises(BadGrammar, match="damaged"):
                 backend.load(LIST, exported)
+        with pytest.raises(BadGrammar, match="damaged"):
+            backend.load(THINKS, b"x")
 
 
 @pytest.mark.parametrize("seed", range(6))
