@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
+
+from engine.errors import DeadlineExceeded
 
 from .auth import Tenant
 
@@ -21,6 +25,15 @@ class Caller:
 
     def remaining(self) -> float:
         return self.deadline - asyncio.get_running_loop().time()
+
+    @asynccontextmanager
+    async def in_time(self) -> AsyncIterator[None]:
+        """Raises DeadlineExceeded when the time is up at any point inside."""
+        try:
+            async with asyncio.timeout_at(self.deadline):
+                yield
+        except TimeoutError:
+            raise DeadlineExceeded("The request did not finish before its deadline.") from None
 
 
 CALLER = web.RequestKey("caller", Caller)

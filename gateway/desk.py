@@ -6,7 +6,6 @@ the server stops.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from cache.namespace import client_namespace
 from engine.backlog import Place
 from engine.client import EngineClient
-from engine.errors import DeadlineExceeded, GrammarRefused, RequestFailure
+from engine.errors import GrammarRefused, RequestFailure
 from engine.request import EngineInfo, GenerationRequest, SamplingParams
 from grammar.spec import Grammar
 
@@ -81,12 +80,10 @@ class Desk:
         place.weigh(sum(len(job.prompt) for job in jobs))
         open_: list[Generation] = []
         try:
-            async with asyncio.timeout_at(caller.deadline):
+            async with caller.in_time():
                 for job in jobs:
                     open_.append(self._start(caller, place, job))  # noqa: PERF401 - a failure must find the earlier ones here
                 yield open_
-        except TimeoutError:
-            raise DeadlineExceeded("The request did not finish before its deadline.") from None
         except GrammarRefused as error:
             self._metrics.grammar_refused("too_complex" if error.too_complex else "invalid")
             source = jobs[0].source

@@ -115,18 +115,19 @@ class ChatCompletions:
         variables = read_template_kwargs(asked.chat_template_kwargs, self.model.tokenizer.special_names)
         info = self.answerer.desk.info()
         with self.answerer.desk.place(caller, 1) as place:
-            wanted = await self._wanted(asked)
-            prompt = await self.prompts.chat(
-                messages,
-                info.max_model_len,
-                add_generation_prompt=opens,
-                continue_final=asked.continue_final_message,
-                tools=wanted.offer.prompt,
-                variables=variables,
-            )
-            plan = await self.replies.plan(
-                wanted.offer, wanted.choice, wanted.shape, self._reasoning(asked, messages, prompt)
-            )
+            async with caller.in_time():
+                wanted = await self._wanted(asked)
+                prompt = await self.prompts.chat(
+                    messages,
+                    info.max_model_len,
+                    add_generation_prompt=opens,
+                    continue_final=asked.continue_final_message,
+                    tools=wanted.offer.prompt,
+                    variables=variables,
+                )
+                plan = await self.replies.plan(
+                    wanted.offer, wanted.choice, wanted.shape, self._reasoning(asked, messages, prompt)
+                )
             writer = ChatWriter(
                 asked,
                 self.model,

@@ -116,11 +116,12 @@ class Completions:
         stops = asked.stops(self.limits)
         info = self.answerer.desk.info()
         with self.answerer.desk.place(caller, len(texts)) as place:
-            shape = await self.shapes.read(asked)
-            if shape is not None:
-                asked.check_beside_grammar()
-            jobs = [self._job(asked, await self._ids(text, info), stops, info, shape) for text in texts]
-            echoes = [await self.prompts.spell(job.prompt) for job in jobs] if asked.echo else []
+            async with caller.in_time():
+                shape = await self.shapes.read(asked)
+                if shape is not None:
+                    asked.check_beside_grammar()
+                jobs = [self._job(asked, await self._ids(text, info), stops, info, shape) for text in texts]
+                echoes = [await self.prompts.spell(job.prompt) for job in jobs] if asked.echo else []
             writer = CompletionWriter(
                 asked, self.model, echoes, created=caller.created, fingerprint=info.model_digest[:12]
             )

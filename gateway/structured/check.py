@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 
 import orjson
@@ -10,7 +9,7 @@ from aiohttp import web
 from pydantic import Field
 
 from engine.client import EngineClient, failure_from
-from engine.errors import DeadlineExceeded, GrammarRefused
+from engine.errors import GrammarRefused
 from engine.request import GrammarReport, RequestFailed
 from grammar.contract import Verdict
 
@@ -102,10 +101,8 @@ class SchemaChecks:
             raise Overloaded(f"There are {self._running} checks under way already.")
         self._running += 1
         try:
-            async with asyncio.timeout_at(caller.deadline):
+            async with caller.in_time():
                 findings = await self._find(wish)
-        except TimeoutError:
-            raise DeadlineExceeded("The check did not finish before its deadline.") from None
         finally:
             self._running -= 1
         return web.Response(body=orjson.dumps(findings.wire(wish)), content_type="application/json")

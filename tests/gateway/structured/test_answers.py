@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.request import GenerationRequest
+from gateway.structured.schemas import Schemas
 from gateway.text_threads import TextThreads
 from grammar.spec import Choice, JsonSchema, Regex
 from tests.fakes import FakeEngine, Script, says
@@ -342,3 +343,21 @@ async def count(gateway: Gateway, name: str, **labels: str) -> float:
         for sample in family.samples
         if sample.name == name and labels.items() <= sample.labels.items()
     )
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_the_deadline_counts_while_a_schema_is_worked_out(
+    start: Start, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    working = asyncio.Event()
+
+    async def never(self: Schemas, schema: object) -> None:
+        working.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Schemas, "audit", never)
+    gateway = await start(FakeEngine())
+    status, _ = await gateway.post(path, body(path, **asked(EXACT)), headers={"X-Request-Timeout": "0.2"})
+    assert status == 504
+    assert working.is_set()
+    assert not gateway.engine.requests
