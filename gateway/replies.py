@@ -121,7 +121,7 @@ class Replies:
 
 
 def _check_size(grammar: Grammar, source: Source) -> None:
-    """Of all that a client sent together. Its schemas were looked at one by one, its grammars not at all."""
+    """Of all that a client sent together. One by one it was looked at before."""
     try:
         check_grammar(grammar)
     except BadGrammar as error:

@@ -73,10 +73,12 @@ class ChatRequest(SamplingFields):
     top_logprobs: int | None = Field(None, ge=0, le=20)
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
-    tools: Objects = None
-    tool_choice: TextOrObject = None
-    parallel_tool_calls: bool | None = None
-    chat_template_kwargs: Object = None
+    tools: Objects = Field(None, description="functions and custom tools")
+    tool_choice: TextOrObject = Field(
+        None, description="none, auto, required, a function, a custom tool or allowed_tools"
+    )
+    parallel_tool_calls: bool | None = Field(None, description="false: at most one call in an answer")
+    chat_template_kwargs: Object = Field(None, description="variables for the chat template")
     modalities: Texts = Field(None, description="['text']")
 
     def check(self, limits: Limits) -> None:

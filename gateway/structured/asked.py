@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated
 
-from pydantic import WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from ..errors import InvalidRequest
 from ..openai.fields import Wire
@@ -26,20 +26,22 @@ class ShapeFields(Wire):
     """OpenAI's `response_format`, and what vLLM, SGLang, llama.cpp and Ollama have for the same. At most one asks for
     something."""
 
-    response_format: Object = None
-    structured_outputs: Object = None
-    guided_json: ObjectOrText = None
-    guided_regex: Text = None
-    guided_choice: Texts = None
-    guided_grammar: Text = None
-    guided_whitespace_pattern: Text = None
-    guided_decoding_backend: Text = None
-    regex: Text = None
-    ebnf: Text = None
-    json_schema: ObjectOrText = None
-    structural_tag: ObjectOrText = None
-    grammar: Text = None
-    format: ObjectOrText = None
+    response_format: Object = Field(None, description="text, json_object, json_schema or structural_tag")
+    structured_outputs: Object = Field(
+        None, description="vLLM's: one of json, regex, choice, grammar, json_object, structural_tag"
+    )
+    guided_json: ObjectOrText = Field(None, description="vLLM's, before 0.12: a JSON schema")
+    guided_regex: Text = Field(None, description="vLLM's, before 0.12: a pattern for the whole answer")
+    guided_choice: Texts = Field(None, description="vLLM's, before 0.12: the answer is one of these")
+    guided_grammar: Text = Field(None, description="vLLM's, before 0.12: EBNF or Lark")
+    guided_whitespace_pattern: Text = Field(None, description="with guided_json: none, or one blank")
+    guided_decoding_backend: Text = Field(None, description="decides nothing here")
+    regex: Text = Field(None, description="SGLang's: a pattern for the whole answer")
+    ebnf: Text = Field(None, description="SGLang's: a grammar with the rule root")
+    json_schema: ObjectOrText = Field(None, description="SGLang's and llama.cpp's")
+    structural_tag: ObjectOrText = Field(None, description="SGLang's")
+    grammar: Text = Field(None, description="llama.cpp's: GBNF with the rule root")
+    format: ObjectOrText = Field(None, description="Ollama's: 'json' or a JSON schema")
 
     @property
     def asks(self) -> bool:

@@ -18,7 +18,7 @@ from ..caller import CALLER
 from ..config import Limits
 from ..errors import InvalidRequest, Overloaded
 from ..model import TextModel
-from ..openai.fields import missing, parse, wrong_type
+from ..openai.fields import parse, wrong_type
 from .asked import Object, ShapeFields
 from .schemas import Audited
 from .shapes import AnswerShape, Shapes, objection
@@ -41,7 +41,11 @@ class SchemaCheckRequest(ShapeFields):
         wish = self.wish()
         if self.asked_schema is None:
             if wish is None:
-                raise missing("schema")
+                raise InvalidRequest(
+                    "There is nothing to check: send 'schema', or one of the fields by which a request asks for a form.",
+                    param="schema",
+                    code="missing_required_parameter",
+                )
             return wish
         if wish is not None:
             raise InvalidRequest(

@@ -21,6 +21,7 @@ from ..openai.fields import missing, unknown, wrong_type
 from ..structured.schemas import Audited
 from ..structured.shapes import Shapes
 from ..structured.source import Source
+from ..structured.wishes import GrammarWish
 from .definitions import CustomTool, FunctionTool, Tool
 from .render import tool_prompt
 
@@ -88,7 +89,9 @@ class Offers:
                 )
             sources[name] = _source(kind, name, at)
             if kind == "custom":
-                tools.append(_custom(name, given, at))
+                custom = _custom(name, given, at)
+                await self._shapes.shape(GrammarWish(sources[name], custom.input))
+                tools.append(custom)
                 continue
             tool, audited[name] = await self._function(name, given, at, sources[name])
             tools.append(tool)

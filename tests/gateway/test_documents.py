@@ -73,7 +73,19 @@ def test_every_field_of_a_check_is_described_and_no_other() -> None:
     of_request, of_answer = section(API, "Checking a schema").split("The answer is 200")
     assert first_cells(of_request) == names([SchemaCheckRequest]) - names([ShapeFields])
     wire = _Findings(None).wire(ShapeFields.model_validate({"regex": "a"}).wish())
-    assert first_cells(of_answer) == wire.keys() - {"object", "param"}
+    assert first_cells(of_answer) == wire.keys()
+
+
+def test_the_page_says_what_fields_of_form_and_tools_are_for() -> None:
+    described = {name: field.description for name, field in ChatRequest.model_fields.items()}
+    for name in (
+        *ShapeFields.model_fields,
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "chat_template_kwargs",
+    ):
+        assert described[name], name
 
 
 def test_the_refused_fields_are_listed() -> None:

@@ -135,6 +135,7 @@ async def test_what_the_engine_refuses_is_an_answer_too(start: Start) -> None:
     ("body", "status", "param"),
     [
         ({}, 400, "schema"),
+        ({"response_format": {"type": "text"}}, 400, "schema"),
         ({"schema": 5}, 400, "schema"),
         ({"schema": EXACT, "regex": "a"}, 400, "regex"),
         ({"schema": EXACT, "other": 1}, 400, "other"),

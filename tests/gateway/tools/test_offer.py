@@ -199,6 +199,12 @@ NAME = "tools[0].function.name"
             "missing_required_parameter",
         ),
         ([custom(parameters={})], None, "tools[0].custom.parameters", "unknown_parameter"),
+        (
+            [custom(format=grammar("regex", "(a{1,1000}){1,1000}"))],
+            "Invalid grammar for custom tool 'c': repetitions in the pattern multiply to more than 10,000",
+            "tools[0].custom.format",
+            "grammar_too_complex",
+        ),
     ],
 )  # fmt: skip
 async def test_refused(offers: Offers, tools: object, message: str | None, param: str, code: str) -> None:
