@@ -31,6 +31,7 @@ compilations
             grammars that are being compiled, and for what
 matchers    where each sequence is in its grammar
 masks       what may come next, awaited as late as can be
+runaway     ends strings and numbers that would go on for ever
 wakeup      wakes a thread that waits on files (light)
 failpoints  named faults for tests (light)
 assemble    from a configuration to a core

@@ -40,27 +40,29 @@ class RunawayGuard:
     digits: frozenset[int]
     quote: int | None
     letter: int | None
+    newline: int | None
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> RunawayGuard:
         tokens = vocabulary.tokens
-        spelled = {token: number for number, token in enumerate(tokens) if token in (b'"', b"a")}
+        spelled = {token: number for number, token in enumerate(tokens) if token in (b'"', b"a", b"\n")}
         return cls(
             quoting=_bits((i for i, token in enumerate(tokens) if b'"' in token), vocabulary.words),
             numeric=_bits((i for i, token in enumerate(tokens) if token[:1].isdigit()), vocabulary.words),
             digits=frozenset(i for i, token in enumerate(tokens) if token.isdigit()),
             quote=spelled.get(b'"'),
             letter=spelled.get(b"a"),
+            newline=spelled.get(b"\n"),
         )
 
     def restrain(self, row: Bits, tail: Sequence[int]) -> bool:
         """Take from the mask what would carry on a value without an end; whether there was one. `tail` are the latest
         tokens of the answer, at most TAIL of them; the answer may not end here."""
-        if self.quote is None or self.letter is None or len(tail) < DIGITS:
+        if self.quote is None or self.letter is None or self.newline is None or len(tail) < DIGITS:
             return False
-        if _allows(row, self.quote) and _allows(
-            row, self.letter
-        ):  # in a string: it can go on, and it can end
+        if _allows(row, self.quote) and _allows(row, self.letter):
+            if _allows(row, self.newline):
+                return False  # a string has its line breaks escaped: these are thoughts, or text beside calls
             return goes_round(tail) and _keep(row, row & self.quoting)
         in_digits = all(token in self.digits for token in tail[-DIGITS:])
         return in_digits and _keep(row, row & ~self.numeric)

@@ -88,6 +88,18 @@ def test_what_may_go_on(vocabulary: Vocabulary, schema: str, written: str) -> No
     assert not changed
 
 
+@pytest.mark.parametrize("thought", ["no, " * SPAN, "0" * 2 * DIGITS])
+def test_thoughts_before_a_value_are_free(vocabulary: Vocabulary, thought: str) -> None:
+    tree = Concat((FreeText(("</t>",)), Literal("</t>"), JsonSchema(STRING)))
+    matcher = Matcher(LLGuidance(vocabulary).compile(tree), (END,), vocabulary)
+    for byte in thought.encode():
+        matcher.accept(byte)
+    row = np.zeros(vocabulary.words, dtype=np.int32)
+    matcher.fill(row)
+    assert not matcher.accepting
+    assert not RunawayGuard.of(vocabulary).restrain(row, list(thought.encode()[-TAIL:]))
+
+
 def test_a_vocabulary_without_a_quotation_mark_is_left_alone() -> None:
     guard = RunawayGuard.of(Vocabulary((b"ab",), {}, 32))
     row = np.full(1, -1, dtype=np.int32)
