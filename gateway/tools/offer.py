@@ -111,11 +111,21 @@ class Offers:
             parameters = _NO_PARAMETERS
         if not isinstance(parameters, dict):
             raise wrong_type(source.param, "an object", parameters)
-        schema = parameters if strict else {"type": "object", **parameters}
+        schema = parameters if strict else _closed_if_empty({"type": "object", **parameters})
         _check_type(schema, source)
         audited = await self._shapes.audit(schema, source, strict=bool(strict))
         await self._shapes.threads.run(lambda: _check_items(schema, source))
         return FunctionTool(name, description, parameters, bool(strict), audited.contract), audited
+
+
+def _closed_if_empty(schema: dict[str, Any]) -> dict[str, Any]:
+    """A function that declares that it has no parameters is given none."""
+    if schema.keys() <= _SAYS_NO_PARAMETERS and schema.get("properties") == {}:
+        return {**schema, "additionalProperties": False}
+    return schema
+
+
+_SAYS_NO_PARAMETERS = {"$schema", "type", "properties", "required", "title", "description"}
 
 
 def _items(value: object) -> list[object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import orjson
 import pytest
 
 from gateway.errors import InvalidRequest
@@ -230,3 +231,25 @@ async def test_strict_is_refused_what_cannot_be_enforced(
     assert refusal.value.code == "invalid_function_parameters"
     offer = await offers.read([function(parameters=parameters)])
     assert offer.audited["f"].contract.checked == (unique,)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "closed"),
+    [
+        ({"type": "object", "properties": {}}, True),
+        ({"properties": {}, "required": []}, True),
+        ({"type": "object", "properties": {}, "additionalProperties": {"type": "string"}}, False),
+        ({"type": "object", "properties": {}, "patternProperties": {"^x": {}}}, False),
+        ({"type": "object"}, False),
+    ],
+)
+async def test_a_function_that_declares_no_parameters_is_given_none(
+    offers: Offers, parameters: dict[str, Any], closed: bool
+) -> None:
+    (tool,) = (await offers.read([function(parameters=parameters)])).tools
+    assert isinstance(tool, FunctionTool)
+    only_empty = orjson.loads(tool.contract.grammar.schema) == {
+        "type": "object",
+        "additionalProperties": False,
+    }
+    assert only_empty == closed
