@@ -105,7 +105,7 @@ class _Solver:
             case NumberShape():
                 return [self._number(shape, state)]
             case StringShape():
-                return [] if shape.empty() else [self._string(shape, state)]
+                return [] if shape.unwritable() else [self._string(shape, state)]
             case ArrayShape():
                 return list(arrays.solved(shape, self._states, self._listed))
             case ObjectShape():

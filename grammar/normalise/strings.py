@@ -55,11 +55,14 @@ class StringShape:
 
     def empty(self) -> bool:
         """Whether it is known that there is no such string, formats taken as wide as they are."""
+        return replace(self, patterns=tuple(map(formats.wider, self.patterns))).unwritable()
+
+    def unwritable(self) -> bool:
+        """Whether it is known that there is none with its formats in the form that decoding keeps."""
         if self.values is not None or not self.patterns:
             return False
         try:
-            wide = replace(self, patterns=tuple(formats.wider(pattern) for pattern in self.patterns))
-            return automaton.is_empty(wide.expression())
+            return automaton.is_empty(self.expression())
         except TooLarge:
             return False
 

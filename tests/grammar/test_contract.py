@@ -62,6 +62,7 @@ BAD: list[tuple[Any, str, str | None, str]] = [
     ({"not": {}}, "", None, "No value satisfies"),
     ({"type": "string", "pattern": "^a", "allOf": [{"pattern": "^b"}]}, "", None, "No value satisfies"),
     ({"type": "object", "required": ["a"], "properties": {"a": False}}, "", None, "No value satisfies"),
+    ({"type": "string", "format": "email", "pattern": LONG_MAIL}, "", None, "No value satisfies"),
     (  # a mail address, though not in the form that decoding keeps
         {"type": "string", "oneOf": [{"format": "email", "pattern": LONG_MAIL}, {"pattern": LONG_MAIL}]},
         "",
