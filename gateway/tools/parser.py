@@ -72,6 +72,9 @@ class Special:
 _MOST_BLANKS: Final = 256
 """That are held back before what may be a call."""
 
+_TELLING: Final = 4
+"""Characters of a mark at the end of a reply that was cut off, from which on they are taken for one."""
+
 _DIGITS = re.compile("[0-9]{,9}")
 
 
@@ -105,6 +108,7 @@ class ReplyParser:
         self._parts: list[Part] = []
         self._calls = 0
         self._stopped = True
+        self._cut = False
         self._after_format = False
         self._thoughts = None if reasoning == "off" else family.thoughts
         self._heads = [self._marks.words(head) for head in family.heads] if tools else []
@@ -184,7 +188,7 @@ class ReplyParser:
         if self._family.alone:
             yield from self._alone()
         source = self._source
-        while not (source.ended and source.at == len(source.text)):
+        while not (self._cut or (source.ended and source.at == len(source.text))):
             yield from self._text()
 
     def _think(self) -> Reading[None]:
@@ -212,7 +216,7 @@ class ReplyParser:
     def _alone(self) -> Reading[None]:
         """Calls where the reply begins, or none at all."""
         source = self._source
-        yield from self._opening((yield from blanks(source)))
+        yield from self._opens((yield from blanks(source)))
         self._first = None
 
     # -- text and what ends it -----------------------------------------------------------------------------------------
@@ -223,13 +227,14 @@ class ReplyParser:
         while (match := None if self._first is None else self._first.search(source.text, source.at)) is None:
             self._text_out(self._certain())
             if source.ended:
+                self._cut = True
                 return
             yield
         before = match.start() - source.at
         bare = len(source.text[source.at : match.start()].rstrip(" \t\r\n"))
         self._text_out(bare)
         offset = before - bare
-        if not (yield from self._opening(offset)):
+        if not (yield from self._opens(offset)):
             self._after_format = False
             self._put(Content, source.take(offset + 1))
 
@@ -237,7 +242,10 @@ class ReplyParser:
         """How many characters are text whatever comes."""
         source = self._source
         there = len(source.text) - source.at
-        if source.ended or (self._first is None and not self._after_format):
+        if source.ended:
+            held = 0 if self._stopped else _beginning(source.text, source.at, self._triggers)
+            return there - held if held >= _TELLING else there
+        if self._first is None and not self._after_format:
             return there
         held = 0 if self._first is None else _beginning(source.text, source.at, self._triggers)
         end = len(source.text) - held
@@ -254,6 +262,15 @@ class ReplyParser:
                 return
             self._after_format = False
         self._put(Content, text)
+
+    def _opens(self, offset: int) -> Reading[bool]:
+        """The same as `_opening`; also true for what was cut off in the middle of its opening, which nobody is shown."""
+        source = self._source
+        source.short = False
+        if (yield from self._opening(offset)):
+            return True
+        self._cut = source.ended and not self._stopped and source.short
+        return self._cut
 
     def _opening(self, offset: int) -> Reading[bool]:
         """Read on from what opens at the offset: thoughts, calls, a mark around text. False, and nothing taken, if none does."""

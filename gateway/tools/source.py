@@ -27,14 +27,15 @@ SPECIAL = "\ud800-\udfff"
 
 
 class Source:
-    """`text` from `at` on has not been taken yet. `ended`: no more will come."""
+    """`text` from `at` on has not been taken yet. `ended`: no more will come. `short`: a reader looked for more than came."""
 
-    __slots__ = ("at", "ended", "text")
+    __slots__ = ("at", "ended", "short", "text")
 
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
         self.ended = False
+        self.short = False
 
     def push(self, piece: str) -> None:
         self.text = self.text[self.at :] + piece
@@ -112,7 +113,9 @@ def word(source: Source, text: str, offset: int = 0) -> Reading[int]:
         start = source.at + offset
         if source.text.startswith(text, start):
             return offset + len(text)
-        if source.ended or not text.startswith(source.text[start:]):
+        begins = text.startswith(source.text[start:])
+        if source.ended or not begins:
+            source.short |= begins
             return -1
         yield
 
@@ -145,6 +148,9 @@ def run(source: Source, characters: re.Pattern[str], offset: int) -> Reading[int
     while True:
         match = characters.match(source.text, source.at + offset)
         assert match is not None
-        if match.end() < len(source.text) or source.ended:
+        if match.end() < len(source.text):
+            return match.end() - source.at
+        if source.ended:
+            source.short = True
             return match.end() - source.at
         yield

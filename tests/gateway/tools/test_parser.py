@@ -53,6 +53,25 @@ def test_what_is_no_call_is_text_and_whole(text: str) -> None:
     assert read_all_ways(HERMES, [SAVE, SET_TEMP], text) == Reply(content=text)
 
 
+OPENING = '<tool_call>\n{"name": "save'
+
+
+@pytest.mark.parametrize("before", ["", "Let me see.", hermes("ping", "{}")])
+@pytest.mark.parametrize("length", range(len(OPENING) + 1))
+def test_an_opening_that_was_cut_off_is_not_shown(before: str, length: int) -> None:
+    reply = read_all_ways(HERMES, [SAVE, PING], before + OPENING[:length], stopped=False)
+    shown = OPENING[:length] if length < 4 else ""  # too little to tell it from text
+    if before.startswith("<"):
+        assert reply == Reply(content=shown, calls=[Call("ping", "{}", whole=True)])
+    else:
+        assert reply == Reply(content=before + shown)
+
+
+@pytest.mark.parametrize("text", ["a < b", "<tool_call>\nnot JSON", '<tool_call>\n{"name": "nobody", "argu'])
+def test_text_that_was_cut_off_is_text(text: str) -> None:
+    assert read_all_ways(HERMES, [SAVE], text, stopped=False) == Reply(content=text)
+
+
 def test_text_before_a_broken_call_and_a_right_one_after_it() -> None:
     text = "<tool_call>\nfoo" + hermes("ping", "{}")
     assert read_all_ways(HERMES, [PING], text) == Reply(
