@@ -83,7 +83,7 @@ class Replies:
             _check_size(grammar, source)
         return ReplyPlan(
             grammar=grammar,
-            parser=self._parser(callable_, reasoning) if parsed else None,
+            parser=self._parser(callable_, choice, reasoning) if parsed else None,
             source=source,
             unheld={tool.name: self._unheld(tool, offer.sources[tool.name]) for tool in callable_},
         )
@@ -103,9 +103,17 @@ class Replies:
             answer=_alone(shape),
         )
 
-    def _parser(self, tools: list[Tool], reasoning: Reasoning) -> Callable[[], ReplyParser]:
-        shapes = [tool_shape(tool) for tool in tools]
-        return partial(ReplyParser, self.family, shapes, specials=self._specials, reasoning=reasoning)
+    def _parser(
+        self, tools: list[Tool], choice: ToolChoice, reasoning: Reasoning
+    ) -> Callable[[], ReplyParser]:
+        return partial(
+            ReplyParser,
+            self.family,
+            [tool_shape(tool) for tool in tools],
+            specials=self._specials,
+            reasoning=reasoning,
+            must=choice.mode in ("required", "named"),
+        )
 
     def _unheld(self, tool: Tool, source: Source) -> tuple[Verdict, ...]:
         if not isinstance(tool, FunctionTool):

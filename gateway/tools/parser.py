@@ -90,7 +90,8 @@ class ReplyParser:
 
     `specials` are the texts of the vocabulary's special tokens: a mark among them is recognised as a `Special` only, the
     others as text. Special tokens that are no marks of the family are no text and are passed over. `tools` are the ones
-    that may be called; without any, calls are text. `reasoning` as in `structure`.
+    that may be called; without any, calls are text. `reasoning` as in `structure`. `must`: the reply has to call one, so
+    that whatever looks like the beginning of a mark is one.
     """
 
     def __init__(
@@ -100,8 +101,10 @@ class ReplyParser:
         *,
         specials: Collection[str] = (),
         reasoning: OneOf["off", "open", "optional"] = "off",
+        must: bool = False,
     ) -> None:
         self._family = family
+        self._telling = 1 if must else _TELLING
         self._tools = {tool.name: tool for tool in tools}
         self._marks = Marks(family.marks, specials)
         self._source = Source()
@@ -244,7 +247,7 @@ class ReplyParser:
         there = len(source.text) - source.at
         if source.ended:
             held = 0 if self._stopped else _beginning(source.text, source.at, self._triggers)
-            return there - held if held >= _TELLING else there
+            return there - held if held >= self._telling else there
         if self._first is None and not self._after_format:
             return there
         held = 0 if self._first is None else _beginning(source.text, source.at, self._triggers)

@@ -333,6 +333,29 @@ def test_any_noise_is_read_the_same_whole_and_streamed(shared_server: Server, mo
 
 
 @pytest.mark.parametrize("mode", _MODES)
+def test_what_the_limit_cuts_is_a_beginning_of_the_whole(shared_server: Server, mode: str) -> None:
+    body = {
+        "model": "hash",
+        "messages": [{"role": "user", "content": "Say hello in json."}],
+        "temperature": 1,
+        "seed": 1,
+        **_MODES[mode],
+    }
+    (full,) = streamed(shared_server, {**body, "max_tokens": 300})
+    calls = [call.text for call in full.calls]
+    for limit in (1, 2, 3, 5, 10, 12, 15, 20, 28, 40, 60, 100):
+        (part,) = streamed(shared_server, {**body, "max_tokens": limit})
+        assert part.finish == "length" or part == full
+        assert full.content.startswith(part.content)
+        if mode in ("required", "named", "allowed"):
+            assert part.content == "", "what is left of a mark is no text"
+        assert [call.name for call in part.calls] == [call.name for call in full.calls[: len(part.calls)]]
+        texts = [call.text for call in part.calls]
+        assert texts[:-1] == calls[: len(texts) - 1 if texts else 0]
+        assert not texts or calls[len(texts) - 1].startswith(texts[-1])
+
+
+@pytest.mark.parametrize("mode", _MODES)
 def test_a_model_with_a_call_format_of_its_own_keeps_to_it(thinker_server: Server, mode: str) -> None:
     """Here marks are special tokens. With a little help it calls where it may, and thinks before that."""
     model = model_of(thinker_server)

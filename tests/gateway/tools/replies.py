@@ -96,8 +96,9 @@ def read(
     specials: Collection[str] = (),
     reasoning: Mode = "off",
     stopped: bool = True,
+    must: bool = False,
 ) -> Reply:
-    parser = ReplyParser(family, tools, specials=specials, reasoning=reasoning)
+    parser = ReplyParser(family, tools, specials=specials, reasoning=reasoning, must=must)
     parts = [part for piece in pieces for part in parser.feed(piece)]
     return put_together([*parts, *parser.finish(stopped=stopped)])
 
@@ -122,10 +123,11 @@ def read_all_ways(
     specials: Collection[str] = (),
     reasoning: Mode = "off",
     stopped: bool = True,
+    must: bool = False,
 ) -> Reply:
     """The reply, which is the same read at once, by the character, and cut in two anywhere (in 50 places of long texts)."""
     whole = tokens(text, specials)
-    options: dict[str, Any] = {"specials": specials, "reasoning": reasoning, "stopped": stopped}
+    options: dict[str, Any] = {"specials": specials, "reasoning": reasoning, "stopped": stopped, "must": must}
     first = read(family, tools, whole, **options)
     letters = characters(whole)
     assert read(family, tools, letters, **options) == first

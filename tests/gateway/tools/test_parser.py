@@ -67,6 +67,12 @@ def test_an_opening_that_was_cut_off_is_not_shown(before: str, length: int) -> N
         assert reply == Reply(content=before + shown)
 
 
+def test_where_a_call_has_to_come_the_first_character_of_its_mark_is_not_shown() -> None:
+    for length in range(1, len(OPENING) + 1):
+        reply = read_all_ways(HERMES, [SAVE], "Let me see. " + OPENING[:length], stopped=False, must=True)
+        assert reply.content.rstrip() == "Let me see."
+
+
 @pytest.mark.parametrize("text", ["a < b", "<tool_call>\nnot JSON", '<tool_call>\n{"name": "nobody", "argu'])
 def test_text_that_was_cut_off_is_text(text: str) -> None:
     assert read_all_ways(HERMES, [SAVE], text, stopped=False) == Reply(content=text)
