@@ -117,9 +117,9 @@ async def test_an_engine_that_aborts_is_replaced(serve: Serve) -> None:
     server = serve("--test-mode")
     pid = server.engine_pid()
     _arm(server, "crash=4")
-    failed = [got for _, got in await _crowd(server, 4, "doomed") if got.error is not None]
-    assert failed
-    assert all(got.error is not None and got.error["code"] == "engine_restarting" for got in failed)
+    codes = {got.error["code"] for _, got in await _crowd(server, 4, "doomed") if got.error is not None}
+    # one that comes when the engine is dead and nobody has noticed finds it not reading
+    assert codes - {"engine_behind"} == {"engine_restarting"}
     await asyncio.to_thread(wait_for, server.is_ready, 10, "a new engine")
     assert server.engine_pid() != pid
     assert _failed(await _crowd(server, 4, "after it")) == []
