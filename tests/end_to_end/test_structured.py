@@ -588,7 +588,7 @@ async def test_whoever_leaves_frees_what_he_held(shared_server: Server) -> None:
         stream.close()
     await eventually(lambda: shared_server.engine()["running"] == 0, 5, "nobody running")
     shared_server.settled(5)
-    assert both(shared_server, {**body, "json_schema": _ONLY, "stream": False})[0].finish == "stop"
+    assert whole(shared_server, {**body, "json_schema": _ONLY})[0].finish == "stop"
 
 
 def test_log_probabilities_are_of_what_was_said(thinker_server: Server) -> None:
