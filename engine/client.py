@@ -12,23 +12,32 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from cache.lease import FlushScope, Lease, Tier
 from grammar.spec import Grammar
 
 from .backlog import Place, QueueState
 from .errors import DeadlineExceeded, EngineDied, GrammarRefused, RequestFailure, Unavailable
 from .request import (
+    CacheReport,
     EngineCounters,
     EngineInfo,
+    EntryReport,
+    FlushReport,
     GenerationRequest,
     GrammarReady,
     GrammarReport,
+    ImportPages,
+    LookUpReport,
+    PromptCached,
+    RequestEnded,
     RequestFailed,
     RequestStarted,
     SequenceDelta,
     StateReport,
+    TransferReport,
 )
 
-StreamEvent = GrammarReady | RequestStarted | SequenceDelta
+StreamEvent = GrammarReady | RequestStarted | PromptCached | SequenceDelta
 EngineStatus = Literal["starting", "ready", "unresponsive", "restarting", "failed", "stopped"]
 """Requests are taken when `ready` only. `unresponsive`: no heartbeat for a while, open streams may still go on."""
 
@@ -51,7 +60,7 @@ class RequestStream:
     own tokens only, and those are bounded by `max_tokens`.
     """
 
-    __slots__ = ("_abort", "_error", "_events", "_open", "_waiter", "request")
+    __slots__ = ("_abort", "_error", "_events", "_open", "_waiter", "account", "request", "when_ended")
 
     def __init__(self, request: GenerationRequest, abort: Callable[[str, int | None], None]) -> None:
         self.request = request
@@ -60,6 +69,9 @@ class RequestStream:
         self._open = set(range(request.n))
         self._error: RequestFailure | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self.account: RequestEnded | None = None
+        self.when_ended: Callable[[RequestStream], None] | None = None
+        """Called once, when the engine's account is here or will never come; that may be after the reader has left."""
 
     # -- the client's side: called as frames arrive --------------------------------------------------------------------
 
@@ -79,6 +91,13 @@ class RequestStream:
 
     def fail_from(self, failed: RequestFailed) -> None:
         self.fail(failure_from(failed))
+
+    def close_account(self, account: RequestEnded | None) -> None:
+        """The engine is done with the request; None if the engine is no more."""
+        self.account = account
+        listener, self.when_ended = self.when_ended, None
+        if listener is not None:
+            listener(self)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -173,6 +192,34 @@ class EngineClient(Protocol):
         """Test mode only."""
         ...
 
-    def flush(self) -> None:
-        """Drop every unreferenced cached page."""
+    async def flush_cache(self, scope: FlushScope, *, dry_run: bool = False) -> FlushReport:
+        """Let nobody find these pages again. Raises EngineUnavailable."""
+        ...
+
+    async def look_up(self, prompt: list[int], *, namespace: bytes, adapter: bytes = b"") -> LookUpReport:
+        """What a prompt would find in the cache now. Raises BadRequest, EngineUnavailable."""
+        ...
+
+    def lease_tip(self, request_id: str, lease: Lease) -> None:
+        """Lease what the first choice of a request that has just ended left in the cache. Best effort, does not wait."""
+        ...
+
+    async def entry(
+        self, entry_id: str, *, lease: Lease | None = None, to: Tier | None = None, drop: bool = False
+    ) -> EntryReport:
+        """How an entry is, after it was changed, moved or dropped as asked. Raises EngineUnavailable."""
+        ...
+
+    async def cache_report(self, tenant: str | None = None) -> CacheReport:
+        """What is cached, for one tenant or for all. Raises EngineUnavailable."""
+        ...
+
+    async def export_pages(
+        self, path: str, prompt: list[int], *, namespace: bytes, adapter: bytes = b""
+    ) -> TransferReport:
+        """Write what is cached of a prompt to a new file. Raises EngineUnavailable."""
+        ...
+
+    async def import_pages(self, question: Callable[[int], ImportPages]) -> TransferReport:
+        """Read such a file; `question` makes the frame for a query id. Raises EngineUnavailable."""
         ...

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from cache.lease import TenantLimits
+
 from .errors import StartError
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -26,7 +28,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     `model_dir` is a directory in Hugging Face layout; `hash_model` replaces it. `kv_bytes` bounds the KV pages,
     `pages` sets their number outright. `max_step_tokens` is the token budget of one step, `max_running` the rows of one.
-    `watermark` is the share of pages kept free at admission. `forced_tokens` appends what a grammar leaves no choice about
+    `watermark` is the share of pages kept free at admission. `tenants` have limits of their own in the cache, all others
+    `other_tenants` each. `host_bytes` is the cache's second tier, 0 for none; `cache_dir` turns its third on, files in that
+    directory of up to `disk_bytes` together, and holds the secret (`cache.namespace.load_secret`) that makes their names.
+    `deterministic` gives up speed where that is the price of answers that do not depend on what else runs or is cached.
+    `forced_tokens` appends what a grammar leaves no choice about
     instead of sampling it; `end_runaways` ends strings and numbers under a schema that would not end (`engine.runaway`).
     `native_cache` is where C kernels are built when they are not
     there yet; a directory of the user's by default. `failpoints` need `test_mode`.
@@ -44,6 +50,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_step_tokens: int = 512
     watermark: float = 0.01
     prefix_cache: bool = True
+    tenants: dict[str, TenantLimits] = {}
+    other_tenants: TenantLimits = TenantLimits()
+    host_bytes: int = 0
+    cache_dir: str | None = None
+    disk_bytes: int | None = None
+    deterministic: bool = False
     forced_tokens: bool = True
     end_runaways: bool = True
     threads: int | None = None

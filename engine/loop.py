@@ -18,7 +18,8 @@ from .request import (
     Abort,
     AskState,
     CheckGrammar,
-    Flush,
+    FlushCache,
+    FlushReport,
     RequestFailed,
     SetFailpoint,
     Shutdown,
@@ -82,8 +83,9 @@ class EngineLoop:
                     self._unsent.append(self._report(message.query_id))
                 case CheckGrammar():
                     self._engine.check_grammar(message.query_id, message.grammar)
-                case Flush():
+                case FlushCache():
                     self._engine.flush()
+                    self._unsent.append(FlushReport(query_id=message.query_id))
                 case SetFailpoint():
                     self._set_failpoint(message.spec)
                 case Shutdown():

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from cache.lease import FlushScope, Lease, Tier
 from grammar.spec import Grammar
 
 from .backlog import Backlog, Place, QueueLimits, QueueState
@@ -23,25 +24,39 @@ from .poison import PoisonGuard
 from .prepare import check_request
 from .request import (
     Abort,
+    AskCache,
+    AskEntry,
     AskState,
+    CacheReport,
     CheckGrammar,
     EngineCounters,
     EngineInfo,
-    Flush,
+    EntryReport,
+    ExportPages,
+    FlushCache,
+    FlushReport,
     GenerationRequest,
     GrammarReport,
+    ImportPages,
+    LeaseTip,
+    LookUp,
+    LookUpReport,
     SetFailpoint,
     StateReport,
     StepOutput,
     Submit,
     ToClient,
     ToEngine,
+    TransferReport,
 )
 from .restarts import RestartPolicy
 from .supervisor import Supervisor
 
 STATE_TIMEOUT = 10.0
 """Seconds. An engine answers between two steps, so a long step delays the answer."""
+
+TRANSFER_TIMEOUT = 60.0
+"""The same, and the time that reading or writing a file of pages may take."""
 
 GRAMMAR_TIMEOUT = 15.0
 """The same, and the time its compilation may take."""
@@ -167,8 +182,44 @@ class EngineProcess:
         check_failpoint(spec)
         self._command(SetFailpoint(spec))
 
-    def flush(self) -> None:
-        self._command(Flush())
+    async def flush_cache(self, scope: FlushScope, *, dry_run: bool = False) -> FlushReport:
+        report: FlushReport = await self._ask(
+            lambda number: FlushCache(number, scope, dry_run), STATE_TIMEOUT
+        )
+        return report
+
+    async def look_up(self, prompt: list[int], *, namespace: bytes, adapter: bytes = b"") -> LookUpReport:
+        report: LookUpReport = await self._ask(
+            lambda number: LookUp(number, prompt, namespace, adapter), STATE_TIMEOUT
+        )
+        return report
+
+    def lease_tip(self, request_id: str, lease: Lease) -> None:
+        self._supervisor.send(LeaseTip(request_id, lease))
+
+    async def entry(
+        self, entry_id: str, *, lease: Lease | None = None, to: Tier | None = None, drop: bool = False
+    ) -> EntryReport:
+        report: EntryReport = await self._ask(
+            lambda number: AskEntry(number, entry_id, lease, to, drop), STATE_TIMEOUT
+        )
+        return report
+
+    async def cache_report(self, tenant: str | None = None) -> CacheReport:
+        report: CacheReport = await self._ask(lambda number: AskCache(number, tenant), STATE_TIMEOUT)
+        return report
+
+    async def export_pages(
+        self, path: str, prompt: list[int], *, namespace: bytes, adapter: bytes = b""
+    ) -> TransferReport:
+        report: TransferReport = await self._ask(
+            lambda number: ExportPages(number, path, prompt, namespace, adapter), TRANSFER_TIMEOUT
+        )
+        return report
+
+    async def import_pages(self, question: Callable[[int], ImportPages]) -> TransferReport:
+        report: TransferReport = await self._ask(question, TRANSFER_TIMEOUT)
+        return report
 
     def _command(self, message: ToEngine) -> None:
         self._supervisor.check_ready()
@@ -198,7 +249,15 @@ class EngineProcess:
         match message:
             case StepOutput():
                 self._on_step(message)
-            case StateReport() | GrammarReport():
+            case (
+                StateReport()
+                | GrammarReport()
+                | FlushReport()
+                | LookUpReport()
+                | EntryReport()
+                | CacheReport()
+                | TransferReport()
+            ):
                 answer = self._questions.get(message.query_id)
                 if answer is not None and not answer.done():
                     answer.set_result(message)

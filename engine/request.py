@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from cache.lease import CachePolicy, EvictionCause, FlushScope, Lease, Tier
 from grammar.spec import BackendName, Grammar
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -20,6 +21,7 @@ FailureKind = Literal[
     "bad_grammar",
     "grammar_too_complex",
     "unavailable",
+    "pins_exhausted",
     "engine_error",
     "deadline",
     "shutting_down",
@@ -59,7 +61,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
     `request_id` is the client's choice and never used twice: what is said of it may still be on its way when it ended.
     `namespace` separates KV that must not be shared (tenant, salt); the engine adds its own model digests to it.
-    `priority`: lower runs first. `deadline` counts from the engine's receipt of the request; past it a queued request is
+    `cache` is what it may have of the prefix cache and what it leaves there. `priority`: lower runs first. `deadline` counts from the engine's receipt of the request; past it a queued request is
     dropped unstarted and a running one ends with a failure of kind `deadline`.
     `grammar` is what each answer has to look like, its end tokens aside; None leaves it free. Where it allows one
     continuation only, several tokens come without being sampled, unless log-probabilities are asked for.
@@ -74,7 +76,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     adapter: bytes = b""
     priority: int = 0
     deadline: float | None = None
-    use_cache: bool = True
+    cache: CachePolicy = CachePolicy()
     grammar: Grammar | None = None
 
 
@@ -86,12 +88,57 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     top: tuple[tuple[int, float], ...] = ()
 
 
+class Evicted(msgspec.Struct, frozen=True, array_like=True):
+    """The page that would have come next in a prefix was there once, and went `age` seconds ago. `broken`: while leased."""
+
+    cause: EvictionCause
+    age: float
+    broken: bool = False
+
+
 class RequestStarted(msgspec.Struct, frozen=True, array_like=True):
-    """Sent once a request leaves the queue: its prompt is admitted, `cached_tokens` of it found in the prefix cache."""
+    """Sent once a request leaves the queue: its prompt is admitted, `cached_tokens` of it found in the prefix cache.
+
+    Of those `host_tokens` and `disk_tokens` came from the lower tiers. `saved` are the seconds of device time that the hit
+    saves, by what steps have cost so far, less `loading`, the seconds it took to bring pages up; never negative.
+    `evicted` is set if the next page of the prefix had been known.
+    """
 
     request_id: str
     cached_tokens: int
     queued: float
+    host_tokens: int = 0
+    disk_tokens: int = 0
+    saved: float = 0.0
+    loading: float = 0.0
+    evicted: Evicted | None = None
+
+
+class PromptCached(msgspec.Struct, frozen=True, array_like=True):
+    """Sent once the whole prompt is computed, before the first token: `written` tokens of it are new in the cache, and
+    `entries` (by id) stand on it."""
+
+    request_id: str
+    written: int
+    entries: tuple[str, ...] = ()
+
+
+class RequestEnded(msgspec.Struct, frozen=True, array_like=True):
+    """The account of a request that was queued, sent once however it ended: also after an abort, a failure and a deadline,
+    and also when nobody listens any more.
+
+    `cached` and `written` are tokens of the prompt as in RequestStarted and PromptCached, `computed` all positions that were
+    computed for it, recomputing after a preemption included; `generated` counts all choices. `entries` stand.
+    """
+
+    request_id: str
+    started: bool
+    cached: int
+    written: int
+    computed: int
+    generated: int
+    saved: float
+    entries: tuple[str, ...] = ()
 
 
 class GrammarReady(msgspec.Struct, frozen=True, array_like=True):
@@ -152,6 +199,43 @@ class GrammarCounters(msgspec.Struct, frozen=True, array_like=True):
     restrained_rows: int = 0
 
 
+class TierCounters(msgspec.Struct, frozen=True, array_like=True):
+    """One tier of the cache. `bytes` and `budget` are levels; the rest are totals: `hit_tokens` found there, pages brought
+    in from above or by requests (`stored`), pages given up, and pages that could not be read back (`failed`)."""
+
+    bytes: int = 0
+    budget: int = 0
+    hit_tokens: int = 0
+    stored: int = 0
+    evicted: int = 0
+    failed: int = 0
+
+
+class CacheCounters(msgspec.Struct, frozen=True, array_like=True):
+    """What the cache did since the engine started, and levels now.
+
+    `looked_up_tokens` are those of prompts that were looked for, once for each request, at its admission; what was found of
+    them is in the tiers. `written_tokens` are those published. `evictions` counts pages by cause. `broken_leases` counts
+    entries that lost pages before their time, `broken_pauses` the same for conversations that waited for tools. `saved` and
+    `loading` are seconds. `pinned_pages` are pinned hard.
+    """
+
+    looked_up_tokens: int = 0
+    written_tokens: int = 0
+    recomputed_tokens: int = 0
+    evictions: dict[EvictionCause, int] = {}
+    entries: int = 0
+    pinned_pages: int = 0
+    broken_leases: int = 0
+    broken_pauses: int = 0
+    followers: int = 0
+    saved: float = 0.0
+    loading: float = 0.0
+    device: TierCounters = TierCounters()
+    host: TierCounters = TierCounters()
+    disk: TierCounters = TierCounters()
+
+
 class EngineCounters(msgspec.Struct, frozen=True, array_like=True):
     """Totals since the engine started, and levels now. Sent with every step: O(1) to make.
 
@@ -176,6 +260,7 @@ class EngineCounters(msgspec.Struct, frozen=True, array_like=True):
     step_sizes: tuple[int, ...] = (0,) * (len(STEP_SIZES) + 1)
     forced_tokens: int = 0
     grammars: GrammarCounters = GrammarCounters()
+    cache: CacheCounters = CacheCounters()
 
 
 # ---- client to engine ------------------------------------------------------------------------------------------------
@@ -209,21 +294,87 @@ class SetFailpoint(msgspec.Struct, frozen=True, tag="set_failpoint"):
     spec: str
 
 
-class Flush(msgspec.Struct, frozen=True, tag="flush"):
-    """Forget every unreferenced cached page."""
+class FlushCache(msgspec.Struct, frozen=True, tag="flush_cache"):
+    """Let nobody find these pages again, not even what requests in flight have still to publish. Answered by FlushReport."""
+
+    query_id: int
+    scope: FlushScope
+    dry_run: bool = False
+
+
+class LookUp(msgspec.Struct, frozen=True, tag="look_up"):
+    """What a prompt would find; changes nothing, renews nothing. Answered by LookUpReport."""
+
+    query_id: int
+    prompt: list[int]
+    namespace: bytes = b""
+    adapter: bytes = b""
+
+
+class LeaseTip(msgspec.Struct, frozen=True, tag="lease_tip"):
+    """Lease all that the first choice of a request left in the cache, shortly after it ended. Not answered; too late is
+    nothing."""
+
+    request_id: str
+    lease: Lease
+
+
+class AskEntry(msgspec.Struct, frozen=True, tag="ask_entry"):
+    """How an entry is, after what is asked for was done to it: a new `lease`, a move `to` a tier (`device` brings it up,
+    lower ones free the tiers above), or its end with `drop` (its pages become like any other's). Answered by EntryReport."""
+
+    query_id: int
+    entry_id: str
+    lease: Lease | None = None
+    to: Tier | None = None
+    drop: bool = False
+
+
+class AskCache(msgspec.Struct, frozen=True, tag="ask_cache"):
+    """Answered by CacheReport: of one tenant, or of all."""
+
+    query_id: int
+    tenant: str | None = None
+
+
+class ExportPages(msgspec.Struct, frozen=True, tag="export_pages"):
+    """Write the KV of a prompt, as far as it is cached, to a new file. Answered by TransferReport."""
+
+    query_id: int
+    path: str
+    prompt: list[int]
+    namespace: bytes = b""
+    adapter: bytes = b""
+
+
+class ImportPages(msgspec.Struct, frozen=True, tag="import_pages"):
+    """Read such a file into the cache as an entry of this tenant and namespace. Answered by TransferReport."""
+
+    query_id: int
+    path: str
+    entry_id: str
+    lease: Lease
+    tenant: str = ""
+    namespace: bytes = b""
+    adapter: bytes = b""
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """End now. The client has drained what it wanted drained."""
 
 
-ToEngine = Submit | Abort | AskState | CheckGrammar | SetFailpoint | Flush | Shutdown
+CacheQuestion = FlushCache | LookUp | AskEntry | AskCache | ExportPages | ImportPages
+ToEngine = Submit | Abort | AskState | CheckGrammar | SetFailpoint | CacheQuestion | LeaseTip | Shutdown
 
 # ---- engine to client ------------------------------------------------------------------------------------------------
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag="engine_info"):
-    """Sent once, when the engine can take requests. Sizes are bytes, times seconds."""
+    """Sent once, when the engine can take requests. Sizes are bytes, times seconds.
+
+    `deterministic`: an answer's tokens do not depend on what else runs or is cached. `host_bytes` and `disk_bytes` are what
+    the lower tiers of the cache may hold, 0 for a tier that is off.
+    """
 
     model_digest: str
     vocab_size: int
@@ -239,6 +390,9 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag="engine_info"):
     attention: str
     load_seconds: float
     pid: int
+    deterministic: bool = False
+    host_bytes: int = 0
+    disk_bytes: int = 0
 
 
 class StepOutput(msgspec.Struct, frozen=True, tag="step"):
@@ -249,6 +403,8 @@ class StepOutput(msgspec.Struct, frozen=True, tag="step"):
     failed: tuple[RequestFailed, ...]
     counters: EngineCounters
     ready: tuple[GrammarReady, ...] = ()
+    cached: tuple[PromptCached, ...] = ()
+    ended: tuple[RequestEnded, ...] = ()
 
 
 class GrammarReport(msgspec.Struct, frozen=True, kw_only=True, tag="grammar_report"):
@@ -260,6 +416,90 @@ class GrammarReport(msgspec.Struct, frozen=True, kw_only=True, tag="grammar_repo
     seconds: float = 0.0
     nbytes: int = 0
     cached: bool = False
+    kind: FailureKind | None = None
+    error: str | None = None
+
+
+class FlushReport(msgspec.Struct, frozen=True, kw_only=True, tag="flush_report"):
+    """What was flushed, or would be. `pages` cannot be found any more; of these `in_use` are held by running sequences and
+    freed with them; `kept` fit the scope but others have used them too. `bytes` are given by tier, what is in use included."""
+
+    query_id: int
+    pages: int = 0
+    tokens: int = 0
+    entries: int = 0
+    in_use: int = 0
+    kept: int = 0
+    bytes: dict[Tier, int] = {}
+
+
+class LookUpReport(msgspec.Struct, frozen=True, kw_only=True, tag="look_up_report"):
+    """How many tokens of a prompt are cached, by the tier they would come from: a prefix is found on the device first, then
+    its continuation in the host's memory, then on disk. `saved` and `evicted` as in RequestStarted."""
+
+    query_id: int
+    device: int = 0
+    host: int = 0
+    disk: int = 0
+    saved: float = 0.0
+    evicted: Evicted | None = None
+
+
+EntryStatus = Literal["held", "lapsed", "broken", "flushed"]
+"""An entry's promise holds; its time is over, its pages may still be there; it lost pages before; it was flushed."""
+
+
+class EntryState(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry as it is. Its `tokens` are counted by the highest tier that holds them; what is in none is gone.
+    `expires_in` is None for a pin; `idle` are seconds since it was last used or written."""
+
+    entry_id: str
+    tenant: str
+    tokens: int
+    device: int
+    host: int
+    disk: int
+    lease: Lease
+    status: EntryStatus
+    expires_in: float | None
+    hits: int
+    idle: float
+    cause: EvictionCause | None = None
+
+
+class EntryReport(msgspec.Struct, frozen=True, kw_only=True, tag="entry_report"):
+    """`entry` None: there is none of this id. `error` with its `kind` says why what was asked for was not done."""
+
+    query_id: int
+    entry: EntryState | None = None
+    kind: FailureKind | None = None
+    error: str | None = None
+
+
+class TenantCache(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant's part of the cache: bytes by tier, pages pinned hard, pages that went by cause, leases broken."""
+
+    tenant: str
+    bytes: dict[Tier, int]
+    pinned_pages: int
+    evictions: dict[EvictionCause, int]
+    broken_leases: int
+
+
+class CacheReport(msgspec.Struct, frozen=True, kw_only=True, tag="cache_report"):
+    """Exact, counted anew. Tenants that have nothing cached are left out."""
+
+    query_id: int
+    tenants: tuple[TenantCache, ...]
+    entries: tuple[EntryState, ...]
+
+
+class TransferReport(msgspec.Struct, frozen=True, kw_only=True, tag="transfer_report"):
+    """What an export wrote or an import read. With `error` nothing was."""
+
+    query_id: int
+    tokens: int = 0
+    bytes: int = 0
     kind: FailureKind | None = None
     error: str | None = None
 
@@ -286,4 +526,5 @@ class StartFailed(msgspec.Struct, frozen=True, tag="start_failed"):
     permanent: bool
 
 
-ToClient = EngineInfo | StepOutput | StateReport | GrammarReport | StartFailed
+CacheAnswer = FlushReport | LookUpReport | EntryReport | CacheReport | TransferReport
+ToClient = EngineInfo | StepOutput | StateReport | GrammarReport | CacheAnswer | StartFailed

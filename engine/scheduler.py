@@ -369,7 +369,7 @@ class Scheduler:
             served = min((other.served for other in self._tenants.values()), default=0)
             tenant = self._tenants[request.tenant] = Tenant(request.tenant, served)
         tenant.groups += 1
-        shares = request.use_cache and self.cache.enabled
+        shares = request.cache.read and request.cache.write and self.cache.enabled
         namespace = self._root_key(request.namespace, request.adapter) if shares else None
         group = Group(request, tenant, namespace, self._clock())
         group.members.extend(self._new_member(group, index) for index in range(request.n))

@@ -8,8 +8,8 @@ import msgspec
 import orjson
 from aiohttp import web
 
+from cache.lease import FlushScope
 from engine.client import EngineClient
-from engine.request import EngineCounters
 
 from .body import read_json
 from .config import Limits
@@ -75,8 +75,8 @@ class Admin:
         return _json(body)
 
     async def flush(self, request: web.Request) -> web.Response:
-        self.engine.flush()
-        return _json({"status": "ok"})
+        report = await self.engine.flush_cache(FlushScope())
+        return _json({"status": "ok", "pages": report.pages, "in_use": report.in_use, "bytes": report.bytes})
 
     async def set_failpoint(self, request: web.Request) -> web.Response:
         """Routed in test mode only."""
@@ -85,8 +85,12 @@ class Admin:
         return _json({"status": "ok"})
 
 
-def _named(counters: EngineCounters) -> dict[str, object]:
-    return {**msgspec.structs.asdict(counters), "grammars": msgspec.structs.asdict(counters.grammars)}
+def _named(counters: msgspec.Struct) -> dict[str, object]:
+    """With the names of the fields, which counters travel without."""
+    return {
+        name: _named(value) if isinstance(value, msgspec.Struct) else value
+        for name, value in msgspec.structs.asdict(counters).items()
+    }
 
 
 def _json(body: dict[str, object]) -> web.Response:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from cache.lease import CachePolicy
 from cache.namespace import client_namespace
 from engine.backlog import Place
 from engine.client import EngineClient
@@ -110,7 +111,9 @@ class Desk:
             priority=job.priority,
             deadline=max(caller.remaining(), 0.0),
             # scoring a prompt needs every position computed
-            use_cache=job.sampling.prompt_logprobs is None,
+            cache=CachePolicy()
+            if job.sampling.prompt_logprobs is None
+            else CachePolicy(read=False, write=False),
             grammar=job.grammar,
         )
         stream = self._engine.submit(request, place)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from engine.client import RequestStream, StreamEvent
 from engine.errors import RequestFailure
-from engine.request import GrammarReady, RequestStarted, SequenceDelta, TokenLogprob
+from engine.request import GrammarReady, PromptCached, RequestStarted, SequenceDelta, TokenLogprob
 
 from .detokenizer import Detokenizer
 from .pieces import Answer, Finish, Piece, TextOptions, TokenDetail, join
@@ -159,6 +159,7 @@ class Generation:
         self.timing = Timing(submitted=self._now())
         self.gaps: list[float] = []
         self.cached = 0
+        self.written = 0
         self.grammar: GrammarReady | None = None
         self.prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
         self._held: list[SequenceDelta] = []
@@ -228,6 +229,9 @@ class Generation:
                 continue
             if isinstance(event, GrammarReady):
                 self.grammar = event
+                continue
+            if isinstance(event, PromptCached):
+                self.written = event.written
                 continue
             if event.finish == "abort":
                 raise RequestFailure("the engine gave the request up")

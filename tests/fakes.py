@@ -8,9 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
+from cache.lease import FlushScope, Lease, Tier
 from engine.backlog import Backlog, Place, QueueLimits, QueueState
 from engine.batch import NO_MASKS, Masks, Plan, PlannedRow, RowResult, StepResult
 from engine.client import EngineHealth, EngineStatus, RequestStream
@@ -26,16 +29,25 @@ from engine.hash_model import (
     position_word,
 )
 from engine.request import (
+    CacheReport,
     EngineCounters,
     EngineInfo,
+    EntryReport,
+    EntryState,
     FinishReason,
+    FlushReport,
     GenerationRequest,
     GrammarReady,
     GrammarReport,
+    ImportPages,
+    LookUpReport,
+    PromptCached,
+    RequestEnded,
     RequestStarted,
     SequenceDelta,
     StateReport,
     TokenLogprob,
+    TransferReport,
 )
 from grammar.backends.base import Bits
 from grammar.compiler import Compilation
@@ -81,7 +93,13 @@ class FakeEngine:
         self.failpoints: list[str] = []
         self.grammar_error: str | None = None
         self.checked_grammars: list[Grammar] = []
-        self.flushes = 0
+        self.written_tokens: int | None = None
+        """What requests add to the cache; None: what they do not find there."""
+        self.flushed: list[tuple[FlushScope, bool]] = []
+        self.leased_tips: list[tuple[str, Lease]] = []
+        self.looked_up: list[tuple[bytes, list[int]]] = []
+        self.entries: dict[str, EntryState] = {}
+        self.found = LookUpReport(query_id=0)
         self.status: EngineStatus = "ready"
         self.heartbeat_age = 0.0
         self.totals: Counter[str] = Counter()
@@ -142,12 +160,24 @@ class FakeEngine:
         stream = RequestStream(request, self._abort)
         task = asyncio.get_running_loop().create_task(self._serve(request, stream))
         self._tasks[request.request_id] = task
-        task.add_done_callback(lambda _: self._ended(request.request_id))
+        task.add_done_callback(lambda _: self._ended(stream))
         return stream
 
-    def _ended(self, request_id: str) -> None:
-        self.backlog.remove(request_id)
-        del self._tasks[request_id]
+    def _ended(self, stream: RequestStream) -> None:
+        request = stream.request
+        self.backlog.remove(request.request_id)
+        del self._tasks[request.request_id]
+        written = self._written(request)
+        entries = tuple(spec.entry_id for spec in request.cache.entries)
+        account = RequestEnded(
+            request.request_id, True, self.cached_tokens, written, len(request.prompt), 0, 0.0, entries
+        )
+        stream.close_account(account)
+
+    def _written(self, request: GenerationRequest) -> int:
+        if self.written_tokens is not None:
+            return self.written_tokens
+        return len(request.prompt) - self.cached_tokens if request.cache.write else 0
 
     def _check_ready(self) -> None:
         if self.status != "ready":
@@ -178,8 +208,46 @@ class FakeEngine:
     def set_failpoint(self, spec: str) -> None:
         self.failpoints.append(spec)
 
-    def flush(self) -> None:
-        self.flushes += 1
+    async def flush_cache(self, scope: FlushScope, *, dry_run: bool = False) -> FlushReport:
+        self._check_ready()
+        self.flushed.append((scope, dry_run))
+        return FlushReport(query_id=0, pages=3, tokens=48, bytes={"device": 48})
+
+    async def look_up(self, prompt: list[int], *, namespace: bytes, adapter: bytes = b"") -> LookUpReport:
+        self._check_ready()
+        self.looked_up.append((namespace, prompt))
+        return self.found
+
+    def lease_tip(self, request_id: str, lease: Lease) -> None:
+        self.leased_tips.append((request_id, lease))
+
+    async def entry(
+        self, entry_id: str, *, lease: Lease | None = None, to: Tier | None = None, drop: bool = False
+    ) -> EntryReport:
+        self._check_ready()
+        entry = self.entries.get(entry_id)
+        if entry is not None and lease is not None:
+            entry = self.entries[entry_id] = structs.replace(entry, lease=lease)
+        if drop:
+            self.entries.pop(entry_id, None)
+        return EntryReport(query_id=0, entry=entry)
+
+    async def cache_report(self, tenant: str | None = None) -> CacheReport:
+        self._check_ready()
+        mine = [entry for entry in self.entries.values() if tenant in (None, entry.tenant)]
+        return CacheReport(query_id=0, tenants=(), entries=tuple(mine))
+
+    async def export_pages(
+        self, path: str, prompt: list[int], *, namespace: bytes, adapter: bytes = b""
+    ) -> TransferReport:
+        self._check_ready()
+        await asyncio.to_thread(Path(path).write_bytes, bytes(prompt))
+        return TransferReport(query_id=0, tokens=len(prompt), bytes=len(prompt))
+
+    async def import_pages(self, question: Callable[[int], ImportPages]) -> TransferReport:
+        self._check_ready()
+        size = len(await asyncio.to_thread(Path(question(0).path).read_bytes))
+        return TransferReport(query_id=0, tokens=size, bytes=size)
 
     # -- the test's side -----------------------------------------------------------------------------------------------
 
@@ -218,6 +286,22 @@ class FakeEngine:
             stream.push(GrammarReady(request.request_id, "llguidance", 0.001, 1000))
         self.backlog.start(request.request_id)
         stream.push(RequestStarted(request.request_id, self.cached_tokens, 0.0))
+        entries = tuple(spec.entry_id for spec in request.cache.entries)
+        stream.push(PromptCached(request.request_id, self._written(request), entries))
+        for spec in request.cache.entries:
+            self.entries[spec.entry_id] = EntryState(
+                entry_id=spec.entry_id,
+                tenant=request.tenant,
+                tokens=spec.tokens,
+                device=spec.tokens,
+                host=0,
+                disk=0,
+                lease=spec.lease,
+                status="held",
+                expires_in=spec.lease.ttl,
+                hits=0,
+                idle=0.0,
+            )
         self.totals["prompt"] += len(request.prompt)
         self.totals["cached"] += self.cached_tokens
         answers = [_cut(self.script(request, i), request) for i in range(request.n)]

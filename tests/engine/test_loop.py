@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from cache.lease import FlushScope
 from engine import channel as channel_module
 from engine.assemble import assemble
 from engine.channel import Channel
@@ -18,7 +19,7 @@ from engine.request import (
     AskState,
     CheckGrammar,
     EngineInfo,
-    Flush,
+    FlushCache,
     GenerationRequest,
     GrammarReport,
     RequestStarted,
@@ -160,7 +161,7 @@ def test_requests_are_answered_and_the_state_is_exact(client: Client) -> None:
     assert state.counters.generated_tokens == 8 * 20
     assert state.counters.pages_free + state.counters.pages_tree == state.counters.pages_total
     assert state.rss_bytes > 2**20
-    client.say(Flush())
+    client.say(FlushCache(9, FlushScope()))
     assert client.state().counters.pages_free == state.counters.pages_total
 
 

@@ -16,6 +16,7 @@ import zmq
 from blockbuster import BlockBuster
 from msgspec import structs
 
+from cache.lease import FlushScope
 from engine.backlog import QueueLimits
 from engine.client import RequestStream
 from engine.config import EngineConfig, HashModelConfig
@@ -185,7 +186,7 @@ async def test_an_abort_gives_the_pages_back() -> None:
             stream.abort()
         state = await engine.state()
         assert (state.pages_held, state.counters.running) == (0, 0)
-        engine.flush()
+        await engine.flush_cache(FlushScope())
         assert (await engine.state()).counters.pages_free == baseline.counters.pages_free
         assert engine.counters.running == 0
 

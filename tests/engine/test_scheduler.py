@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from cache.lease import CachePolicy
 from cache.prefix_cache import PrefixCache
 from engine.batch import Plan, RowResult, StepResult
 from engine.hash_model import reference
@@ -373,7 +374,9 @@ def test_a_prefix_that_parts_inside_a_page_is_copied() -> None:
     bench.finish_all()
 
 
-@pytest.mark.parametrize("difference", [{"namespace": b"n"}, {"adapter": b"x"}, {"use_cache": False}])
+@pytest.mark.parametrize(
+    "difference", [{"namespace": b"n"}, {"adapter": b"x"}, {"cache": CachePolicy(read=False, write=False)}]
+)
 def test_what_must_not_be_shared_is_not(difference: dict[str, object]) -> None:
     bench = Bench()
     bench.submit("first", prompt(12))
@@ -385,7 +388,7 @@ def test_what_must_not_be_shared_is_not(difference: dict[str, object]) -> None:
 
 def test_a_request_without_cache_leaves_nothing_behind() -> None:
     bench = Bench()
-    bench.submit("a", prompt(12), use_cache=False)
+    bench.submit("a", prompt(12), cache=CachePolicy(read=False, write=False))
     bench.finish_all()
     assert bench.cache.tree_pages == 0
 
@@ -463,7 +466,9 @@ def test_choices_share_the_prompt() -> None:
     assert len({tuple(bench.tokens["a", i]) for i in range(4)}) == 4
 
 
-@pytest.mark.parametrize("options", [{"use_cache": False}, {"prefix_cache": False}])
+@pytest.mark.parametrize(
+    "options", [{"cache": CachePolicy(read=False, write=False)}, {"prefix_cache": False}]
+)
 def test_choices_share_the_prompt_without_a_cache_too(options: dict[str, bool]) -> None:
     bench = Bench(prefix_cache=options.pop("prefix_cache", True))
     bench.submit("a", prompt(14), n=3, **options)

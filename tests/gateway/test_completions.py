@@ -77,7 +77,7 @@ async def test_scoring_a_prompt(gateway: Gateway) -> None:
     assert scores["top_logprobs"][0] is None
     assert scores["top_logprobs"][1] == {"e": -1.01, "f": -1.02}
     assert answer["usage"]["completion_tokens"] == 0
-    assert gateway.engine.requests[0].use_cache is False
+    assert gateway.engine.requests[0].cache.read is False
 
 
 async def test_echo_with_an_answer(start: Start) -> None:

@@ -11,6 +11,7 @@ import pytest
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
+from cache.lease import FlushScope
 from gateway.docs import OPERATIONS
 from tests.fakes import FakeEngine
 from tests.gateway.live import MODEL, Gateway, Start
@@ -196,7 +197,7 @@ async def test_state(gateway: Gateway) -> None:
 async def test_flush_and_failpoints(start: Start) -> None:
     gateway = await start(served={"test_mode": True})
     assert (await gateway.post("/admin/flush", {}))[0] == 200
-    assert gateway.engine.flushes == 1
+    assert gateway.engine.flushed == [(FlushScope(), False)]
     assert (await gateway.post("/admin/failpoints", {"spec": "step:3:raise"}))[0] == 200
     assert gateway.engine.failpoints == ["step:3:raise"]
     assert (await gateway.post("/admin/failpoints", {"spec": 1}))[0] == 400

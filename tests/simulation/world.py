@@ -16,6 +16,7 @@ from typing import Any
 
 from msgspec import structs
 
+from cache.lease import CachePolicy
 from cache.prefix_cache import PrefixCache
 from engine.batch import Plan, RowResult, StepResult
 from engine.hash_model import END_OF_TEXT, IM_END, SPECIALS, reference
@@ -213,7 +214,7 @@ class Simulation:
             adapter=draw.choice((b"", b"", b"lora")),
             priority=draw.choice((0, 0, 0, 1)),
             deadline=draw.choice((None, None, None, 3.0)),
-            use_cache=draw.random() < 0.95,
+            cache=CachePolicy() if draw.random() < 0.95 else CachePolicy(read=False, write=False),
             grammar=None if grammar is None else Lark(str(grammar.seed)),
         )
         limit = min(self.max_length, self.pages * self.page_size)
@@ -401,7 +402,7 @@ class Simulation:
         past = self.past.setdefault((request.namespace, request.adapter), [])
         longest = max((_common(request.prompt, tokens) for tokens in past), default=0)
         assert 0 <= cached <= min(longest, len(request.prompt) - 1), "found what was never there"
-        reads = request.use_cache and (request.sampling.prompt_logprobs is None or 0 not in client.open)
+        reads = request.cache.read and (request.sampling.prompt_logprobs is None or 0 not in client.open)
         assert cached == 0 or reads, "a request that bypasses the cache found something"
         past += [request.prompt + expected for expected in client.expected]
 
