@@ -16,7 +16,7 @@ from cache.lease import FlushScope, Lease, Tier
 from grammar.spec import Grammar
 
 from .backlog import Place, QueueState
-from .errors import DeadlineExceeded, EngineDied, GrammarRefused, RequestFailure, Unavailable
+from .errors import DeadlineExceeded, EngineDied, GrammarRefused, PinsExhausted, RequestFailure, Unavailable
 from .request import (
     CacheReport,
     EngineCounters,
@@ -141,6 +141,8 @@ def failure_from(failed: RequestFailed) -> RequestFailure:
     match failed.kind:
         case "deadline":
             return DeadlineExceeded(failed.message)
+        case "pins_exhausted":
+            return PinsExhausted(failed.message)
         case "unavailable":
             return Unavailable(failed.message)
         case "shutting_down":

@@ -5,6 +5,7 @@ EngineError
 ├── QueueFull           too much is waiting: try again after `retry_after` seconds
 ├── RequestFailure      the request was accepted and then failed; others did not
 │   ├── GrammarRefused  its grammar is none, or asks too much: the client's mistake, found when it was compiled
+│   ├── PinsExhausted   its tenant may pin no more of the cache
 │   ├── Unavailable     something it needs cannot be had now: the same request may do a little later
 │   ├── EngineDied      the engine process ended while the request was in flight
 │   └── DeadlineExceeded
@@ -46,6 +47,10 @@ class GrammarRefused(RequestFailure):
     def __init__(self, message: str, *, too_complex: bool) -> None:
         super().__init__(message)
         self.too_complex = too_complex
+
+
+class PinsExhausted(RequestFailure):
+    pass
 
 
 class Unavailable(RequestFailure):

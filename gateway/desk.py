@@ -1,7 +1,7 @@
 """Where requests are handed to the engine: limits, deadline, tenant, and the list of what is in flight.
 
 The desk owns every open `Generation`: it feeds the metrics when one ends, and can end all of them when
-the server stops.
+the server stops. Whoever wants to know what becomes of requests is told by the desk (`Listener`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from cache.lease import CachePolicy
 from cache.namespace import client_namespace
 from engine.backlog import Place
-from engine.client import EngineClient
+from engine.client import EngineClient, RequestStream
 from engine.errors import GrammarRefused, RequestFailure
-from engine.request import EngineInfo, GenerationRequest, SamplingParams
+from engine.request import EngineInfo, GenerationRequest, RequestEnded, SamplingParams
 from grammar.spec import Grammar
 
 from .caller import Caller
@@ -43,11 +44,47 @@ class Job:
     source: Source | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request that was handed to the engine, and how it goes."""
+
+    caller: Caller
+    job: Job
+    generation: Generation
+
+
+class Listener(Protocol):
+    """Told of every request, on the event loop, in this order; each call returns at once and raises nothing.
+
+    Several implementations: what keeps records, what counts, what writes the ledger.
+    """
+
+    def submitted(self, submission: Submission) -> None:
+        """The engine has it."""
+        ...
+
+    def started(self, submission: Submission) -> None:
+        """Its prompt was admitted, and what was found of it in the cache is known (`generation.start`). Not called for a
+        request that ends before, or whose reader leaves before."""
+        ...
+
+    def ended(self, submission: Submission, account: RequestEnded | None) -> None:
+        """Once, however it ended, and perhaps long after its reader left; None if the engine died before it could tell."""
+        ...
+
+
 class Desk:
-    def __init__(self, engine: EngineClient, tokenizer: Tokenizer, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        tokenizer: Tokenizer,
+        metrics: Metrics,
+        listeners: Sequence[Listener] = (),
+    ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._metrics = metrics
+        self._listeners = listeners
         # as old as the engine's cache, which does not outlive this process either
         self._secret = secrets.token_bytes(32)
         self._open: set[Generation] = set()
@@ -111,15 +148,30 @@ class Desk:
             priority=job.priority,
             deadline=max(caller.remaining(), 0.0),
             # scoring a prompt needs every position computed
-            cache=CachePolicy()
-            if job.sampling.prompt_logprobs is None
-            else CachePolicy(read=False, write=False),
+            cache=CachePolicy(read=job.sampling.prompt_logprobs is None),
             grammar=job.grammar,
         )
         stream = self._engine.submit(request, place)
         generation = Generation(stream, self._tokenizer, job.text)
         self._open.add(generation)
+        self._tell(Submission(caller, job, generation), stream)
         return generation
+
+    def _tell(self, submission: Submission, stream: RequestStream) -> None:
+        """Let the listeners know of it, now and later."""
+
+        def started() -> None:
+            for listener in self._listeners:
+                listener.started(submission)
+
+        def ended(stream: RequestStream) -> None:
+            for listener in self._listeners:
+                listener.ended(submission, stream.account)
+
+        submission.generation.when_started = started
+        stream.when_ended = ended
+        for listener in self._listeners:
+            listener.submitted(submission)
 
     def _end(self, generation: Generation) -> None:
         generation.close()

@@ -23,6 +23,7 @@ from engine.errors import (
     EngineDied,
     EngineUnavailable,
     GrammarRefused,
+    PinsExhausted,
     QueueFull,
     RequestFailure,
     Unavailable,
@@ -151,8 +152,8 @@ def _try_again(error: QueueFull | EngineUnavailable) -> Overloaded:
 
 
 def _failed(error: RequestFailure) -> ApiError:
-    if isinstance(error, GrammarRefused):
-        return _grammar_refused(error)
+    if isinstance(error, GrammarRefused | PinsExhausted):
+        return _refused(error)
     if isinstance(error, DeadlineExceeded):
         # The client's own limit is up: a retry by its library would only add to the load that caused this.
         return ApiError(
@@ -171,7 +172,9 @@ def _failed(error: RequestFailure) -> ApiError:
     return ApiError(500, str(error), type_="server_error", code="engine_error")
 
 
-def _grammar_refused(error: GrammarRefused) -> ApiError:
+def _refused(error: GrammarRefused | PinsExhausted) -> ApiError:
+    if isinstance(error, PinsExhausted):
+        return ApiError(409, str(error), param="cache.pin", code="pin_quota_exceeded")
     if error.too_complex:
         return InvalidRequest(str(error), code="grammar_too_complex")
     return InvalidRequest(str(error), code="invalid_grammar")

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from engine.client import RequestStream, StreamEvent
 from engine.errors import RequestFailure
-from engine.request import GrammarReady, PromptCached, RequestStarted, SequenceDelta, TokenLogprob
+from engine.request import (
+    GenerationRequest,
+    GrammarReady,
+    PromptCached,
+    RequestStarted,
+    SequenceDelta,
+    TokenLogprob,
+)
 
 from .detokenizer import Detokenizer
 from .pieces import Answer, Finish, Piece, TextOptions, TokenDetail, join
@@ -38,18 +45,23 @@ class Timing:
 class Usage:
     """Tokens of one request. The prompt counts once however many choices there are.
 
+    `cached` of the prompt were found in the cache, `written` were added to it; no token is both.
     `reasoning` are those of the completion that thoughts took; None where nobody looked for thoughts.
     """
 
     prompt: int
     completion: int
     cached: int
+    written: int
     reasoning: int | None = None
 
     def __add__(self, other: Usage) -> Usage:
         """Of two prompts, none of which is thought about: those of a completion."""
         return Usage(
-            self.prompt + other.prompt, self.completion + other.completion, self.cached + other.cached
+            self.prompt + other.prompt,
+            self.completion + other.completion,
+            self.cached + other.cached,
+            self.written + other.written,
         )
 
     def wire(self) -> dict[str, object]:
@@ -57,7 +69,7 @@ class Usage:
             "prompt_tokens": self.prompt,
             "completion_tokens": self.completion,
             "total_tokens": self.prompt + self.completion,
-            "prompt_tokens_details": {"cached_tokens": self.cached},
+            "prompt_tokens_details": {"cached_tokens": self.cached, "cache_write_tokens": self.written},
         }
         if self.reasoning is not None:
             wire["completion_tokens_details"] = {"reasoning_tokens": self.reasoning}
@@ -158,8 +170,10 @@ class Generation:
         self.choices = [_choice(i, tokenizer, options, stops) for i in range(stream.request.n)]
         self.timing = Timing(submitted=self._now())
         self.gaps: list[float] = []
-        self.cached = 0
-        self.written = 0
+        self.start: RequestStarted | None = None
+        self.stored: PromptCached | None = None
+        self.when_started: Callable[[], None] | None = None
+        """Called once, when `start` is there."""
         self.grammar: GrammarReady | None = None
         self.prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
         self._held: list[SequenceDelta] = []
@@ -171,9 +185,14 @@ class Generation:
         return Usage(
             len(self._stream.request.prompt),
             sum(choice.tokens for choice in self.choices),
-            self.cached,
+            0 if self.start is None else self.start.cached_tokens,
+            0 if self.stored is None else self.stored.written,
             None if self._options.parser is None else sum(choice.reasoning for choice in self.choices),
         )
+
+    @property
+    def request(self) -> GenerationRequest:
+        return self._stream.request
 
     @property
     def prompt(self) -> list[int]:
@@ -231,7 +250,7 @@ class Generation:
                 self.grammar = event
                 continue
             if isinstance(event, PromptCached):
-                self.written = event.written
+                self.stored = event
                 continue
             if event.finish == "abort":
                 raise RequestFailure("the engine gave the request up")
@@ -248,10 +267,12 @@ class Generation:
         return pieces
 
     def _start(self, event: RequestStarted, now: float) -> None:
-        if self.timing.started:
+        if self.start is not None:
             return  # preempted and started again: what counts is the first time
         self.timing.started = now
-        self.cached = event.cached_tokens
+        self.start = event
+        if self.when_started is not None:
+            self.when_started()
 
     def _note_time(self, choice: Choice | Reply, now: float) -> None:
         if choice.last_token:

@@ -41,7 +41,8 @@ async def test_shape(gateway: Gateway) -> None:
     assert set(choice) == {"index", "message", "logprobs", "finish_reason"}
     assert choice["message"]["role"] == "assistant"
     assert len(choice["message"]["content"]) == 8
-    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 7}
+    written = answer["usage"]["prompt_tokens"] - 7
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 7, "cache_write_tokens": written}
     assert answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] + 8
 
 

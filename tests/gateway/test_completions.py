@@ -41,7 +41,7 @@ async def test_sixteen_tokens_unless_asked(gateway: Gateway) -> None:
         "prompt_tokens": 5,
         "completion_tokens": 16,
         "total_tokens": 21,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 5},
     }
 
 
@@ -77,7 +77,8 @@ async def test_scoring_a_prompt(gateway: Gateway) -> None:
     assert scores["top_logprobs"][0] is None
     assert scores["top_logprobs"][1] == {"e": -1.01, "f": -1.02}
     assert answer["usage"]["completion_tokens"] == 0
-    assert gateway.engine.requests[0].cache.read is False
+    policy = gateway.engine.requests[0].cache
+    assert (policy.read, policy.write) == (False, True)
 
 
 async def test_echo_with_an_answer(start: Start) -> None:

@@ -1,0 +1,107 @@
+"""The desk tells its listeners of every request, however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.errors import PinsExhausted, RequestFailure
+from engine.request import RequestEnded, SamplingParams
+from gateway.auth import Tenant
+from gateway.caller import Caller
+from gateway.desk import Desk, Job, Submission
+from gateway.metrics import Metrics
+from gateway.pieces import TextOptions
+from gateway.tokenizer import Tokenizer
+from tests.fakes import FakeEngine
+from tests.gateway.live import MODEL, Start
+
+TOKENIZER = Tokenizer.hash()
+
+
+class Diary:
+    """A listener that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Submission]] = []
+        self.accounts: list[RequestEnded | None] = []
+
+    def submitted(self, submission: Submission) -> None:
+        self.told.append(("submitted", submission))
+
+    def started(self, submission: Submission) -> None:
+        assert submission.generation.start is not None
+        self.told.append(("started", submission))
+
+    def ended(self, submission: Submission, account: RequestEnded | None) -> None:
+        self.told.append(("ended", submission))
+        self.accounts.append(account)
+
+    @property
+    def words(self) -> list[str]:
+        return [word for word, _ in self.told]
+
+
+def job(*prompt: int) -> Job:
+    return Job(
+        prompt=list(prompt),
+        sampling=SamplingParams(max_tokens=3),
+        text=TextOptions(),
+        n=1,
+        cache_salt=None,
+        priority=0,
+    )
+
+
+def caller() -> Caller:
+    return Caller(Tenant("t"), "req_1", asyncio.get_running_loop().time() + 60, 0)
+
+
+async def ask(engine: FakeEngine, *listeners: Diary, leave: bool = False) -> None:
+    desk = Desk(engine, TOKENIZER, Metrics("m", engine), listeners)
+    with desk.place(caller(), 1) as place:
+        async with desk.submit(caller(), place, [job(1, 2, 3)]) as (generation,):
+            if not leave:
+                await generation.collect()
+    async with asyncio.timeout(2):
+        while engine.running or not all(listener.accounts for listener in listeners):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_every_listener_is_told_all_of_it() -> None:
+    engine, one, other = FakeEngine(), Diary(), Diary()
+    engine.cached_tokens = 2
+    await ask(engine, one, other)
+    assert one.words == other.words == ["submitted", "started", "ended"]
+    (submission,) = {id(submission): submission for _, submission in one.told}.values()
+    assert (submission.caller.tenant.id, submission.job.prompt) == ("t", [1, 2, 3])
+    assert one.accounts[0] is not None
+    assert (one.accounts[0].cached, one.accounts[0].written) == (2, 1)
+
+
+async def test_a_reader_that_leaves_is_accounted_for() -> None:
+    engine, diary = FakeEngine(), Diary()
+    await ask(engine, diary, leave=True)
+    assert diary.words == ["submitted", "ended"]
+    assert diary.accounts[0] is not None
+
+
+async def test_a_failure_too() -> None:
+    engine, diary = FakeEngine(), Diary()
+    engine.die(RequestFailure("gone"))
+    with pytest.raises(RequestFailure):
+        await ask(engine, diary)
+    async with asyncio.timeout(2):
+        while not diary.accounts:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert diary.words[-1] == "ended"
+
+
+async def test_pins_that_are_not_to_be_had_are_a_conflict(start: Start) -> None:
+    engine = FakeEngine()
+    engine.die(PinsExhausted("Nothing more can be pinned."))
+    gateway = await start(engine)
+    status, body = await gateway.post("/v1/completions", {"model": MODEL, "prompt": "Hello"})
+    assert status == 409
+    assert (body["error"]["code"], body["error"]["param"]) == ("pin_quota_exceeded", "cache.pin")
