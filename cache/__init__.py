@@ -4,4 +4,5 @@ blocks        who holds which page: the pool's accounting
 radix         pages by the tokens they hold, one tree per namespace
 prefix_cache  what the scheduler sees: match, publish, evict
 namespace     what makes equal tokens different KV
+store         small records that outlive a request: in memory, or in files that survive the process
 """

@@ -142,7 +142,7 @@ def read_file(path: Path, *parts: type[BaseModel]) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise click.UsageError(f"{path}: {error}") from None
     except yaml.YAMLError as error:
-        raise click.UsageError(f"{path}: not YAML: {_one_line(error)}") from None
+        raise click.UsageError(f"{path}: not YAML: {yaml_problem(error)}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -179,7 +179,7 @@ def _of_file(path: Path, name: str, value: Any, kind: Any) -> Any:
     return value
 
 
-def _one_line(error: yaml.YAMLError) -> str:
+def yaml_problem(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
         return f"{error.problem} in line {error.problem_mark.line + 1}"
     return " ".join(str(error).split())
