@@ -11,6 +11,7 @@ from engine.client import EngineClient
 from .admin import Admin
 from .auth import Access, Keyring
 from .browsers import BrowserPolicy
+from .caching.namespaces import Namespaces
 from .chat_template import ChatTemplate
 from .config import Http, Limits, Served
 from .desk import Desk
@@ -53,11 +54,13 @@ def create_app(
     http: Http,
     limits: Limits,
     family: Family | None = None,
+    namespaces: Namespaces | None = None,
     contexts: Sequence[CleanupContext] = (),
 ) -> web.Application:
     """The application, not yet running.
 
-    `family` is the format of the model's replies; None is told from the template. `contexts` are run around it, in order, before its own: starting and stopping the engine is the caller's business.
+    `family` is the format of the model's replies; None is told from the template. `namespaces` None are those of a cache that
+    ends with the process. `contexts` are run around it, in order, before its own: starting and stopping the engine is the caller's business.
     """
     family = family or reply_format(template)
     if template is not None:
@@ -65,7 +68,7 @@ def create_app(
     model = TextModel(served, tokenizer, template)
     lifecycle = Lifecycle()
     metrics = Metrics(model.id, engine)
-    desk = Desk(engine, tokenizer, metrics)
+    desk = Desk(engine, tokenizer, metrics, namespaces or Namespaces.of_this_process())
     threads = TextThreads()
     prompts = Prompts(model, threads)
     shapes = Shapes(threads, metrics)

@@ -6,7 +6,6 @@ the server stops. Whoever wants to know what becomes of requests is told by the 
 
 from __future__ import annotations
 
-import secrets
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,13 +13,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cache.lease import CachePolicy
-from cache.namespace import client_namespace
 from engine.backlog import Place
 from engine.client import EngineClient, RequestStream
 from engine.errors import GrammarRefused, RequestFailure
 from engine.request import EngineInfo, GenerationRequest, RequestEnded, SamplingParams
 from grammar.spec import Grammar
 
+from .caching.namespaces import Namespaces
 from .caller import Caller
 from .errors import Overloaded
 from .generation import Generation, Usage
@@ -79,14 +78,14 @@ class Desk:
         engine: EngineClient,
         tokenizer: Tokenizer,
         metrics: Metrics,
+        namespaces: Namespaces,
         listeners: Sequence[Listener] = (),
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._metrics = metrics
+        self._namespaces = namespaces
         self._listeners = listeners
-        # as old as the engine's cache, which does not outlive this process either
-        self._secret = secrets.token_bytes(32)
         self._open: set[Generation] = set()
 
     @property
@@ -144,7 +143,7 @@ class Desk:
             sampling=job.sampling,
             n=job.n,
             tenant=caller.tenant.id,
-            namespace=client_namespace(self._secret, tenant=caller.tenant.id, salt=job.cache_salt),
+            namespace=self._namespaces.of(caller.tenant.id, salt=job.cache_salt),
             priority=job.priority,
             deadline=max(caller.remaining(), 0.0),
             # scoring a prompt needs every position computed

@@ -9,6 +9,7 @@ import pytest
 from engine.errors import PinsExhausted, RequestFailure
 from engine.request import RequestEnded, SamplingParams
 from gateway.auth import Tenant
+from gateway.caching.namespaces import Namespaces
 from gateway.caller import Caller
 from gateway.desk import Desk, Job, Submission
 from gateway.metrics import Metrics
@@ -59,7 +60,7 @@ def caller() -> Caller:
 
 
 async def ask(engine: FakeEngine, *listeners: Diary, leave: bool = False) -> None:
-    desk = Desk(engine, TOKENIZER, Metrics("m", engine), listeners)
+    desk = Desk(engine, TOKENIZER, Metrics("m", engine), Namespaces.of_this_process(), listeners)
     with desk.place(caller(), 1) as place:
         async with desk.submit(caller(), place, [job(1, 2, 3)]) as (generation,):
             if not leave:
