@@ -3,6 +3,8 @@
 blocks        who holds which page: the pool's accounting
 radix         pages by the tokens they hold, one tree per namespace
 prefix_cache  what the scheduler sees: match, publish, evict
+eviction      which idle leaf goes next
+lease         what is promised about cached pages, and to whom
 namespace     what makes equal tokens different KV
 store         small records that outlive a request: in memory, or in files that survive the process
 """

@@ -6,6 +6,7 @@ request finds: the tree is matched token by token whoever leased what.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -32,6 +33,19 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pin: Pin = "none"
     priority: int = DEFAULT_PRIORITY
     tag: str = ""
+    pause: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What all the leases on a page promise together, by the engine's clock: it is kept at least `until`, and after that
+    preferred to what nobody leased until `lapses`. `pinned` is a soft pin. `pause`: nothing but a conversation's wait for
+    its tools."""
+
+    until: float
+    lapses: float
+    priority: int = DEFAULT_PRIORITY
+    pinned: bool = False
     pause: bool = False
 
 

@@ -77,7 +77,7 @@ class PrefixCache:
         self._tree = RadixTree(page_size)
         self._node_of: list[Node | None] = [None] * pages
         self._leaves: list[
-            tuple[int, int, Node]
+            tuple[float, int, Node]
         ] = []  # heap of (used, tie-break, leaf), stale entries and all
         self._tick = 0
         self._pushes = 0
@@ -254,7 +254,7 @@ class PrefixCache:
         self._pushes += 1
         heapq.heappush(self._leaves, (node.used, self._pushes, node))
 
-    def _current(self, entry: tuple[int, int, Node]) -> bool:
+    def _current(self, entry: tuple[float, int, Node]) -> bool:
         return entry[2].used == entry[0] and self._evictable(entry[2])
 
     # ---- truth -------------------------------------------------------------------------------------------------------

@@ -13,15 +13,39 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple
+
+from .lease import Claim
 
 Key = tuple[int, ...]
 
 
 class Node:
-    """A page in the tree. `used` is the cache's logical time of last use. Out of the tree, `parent` is None."""
+    """A page in the tree. Out of the tree, `parent` is None.
 
-    __slots__ = ("key", "keys", "nodes", "page", "parent", "used")
+    What is known of its use is written by `prefix_cache` and read by `eviction`: `start` is the position of its first token,
+    `used` the second of its last use, `hits` how often it was found, `streak` how often its path had been gone on from when
+    it was made, `expires` when it is gone at the latest. The last three fields are eviction's own.
+    """
+
+    __slots__ = (
+        "claim",
+        "expires",
+        "hits",
+        "key",
+        "keys",
+        "nodes",
+        "owner",
+        "page",
+        "parent",
+        "paused",
+        "seat",
+        "shared",
+        "start",
+        "streak",
+        "used",
+    )
 
     def __init__(self, key: Key, page: int, parent: Node | None) -> None:
         self.key = key
@@ -29,7 +53,16 @@ class Node:
         self.parent = parent
         self.keys: list[Key] = []  # of the children, sorted
         self.nodes: list[Node] = []  # the children, in the same order
-        self.used = 0
+        self.start: int = 0 if parent is None else parent.start + len(parent.key)
+        self.used = 0.0
+        self.hits = 0
+        self.streak = 0
+        self.owner = ""
+        self.claim: Claim | None = None
+        self.expires = inf
+        self.seat = 0
+        self.shared = False
+        self.paused = False
 
 
 class Root(Node):
