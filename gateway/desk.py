@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import structs
+
 from cache.lease import CachePolicy
 from engine.backlog import Place
 from engine.client import EngineClient, RequestStream
@@ -28,10 +30,17 @@ from .pieces import TextOptions
 from .structured.source import Source
 from .tokenizer import Tokenizer
 
+ALL_OF_IT = CachePolicy()
+"""What a request may have of the cache unless it asks for something else."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One prompt to answer. `source` is where its grammar was asked for: what a refusal names."""
+    """One prompt to answer. `source` is where its grammar was asked for: what a refusal names.
+
+    `cache_salt` and `cache_key` (`prompt_cache_key`) are the client's; `cache` is what it may have of the cache and leaves
+    there, to which the desk adds the digest of the key.
+    """
 
     prompt: list[int]
     sampling: SamplingParams
@@ -39,6 +48,8 @@ class Job:
     n: int
     cache_salt: str | None
     priority: int
+    cache_key: str | None = None
+    cache: CachePolicy = ALL_OF_IT
     grammar: Grammar | None = None
     source: Source | None = None
 
@@ -137,17 +148,22 @@ class Desk:
             generation.fail(error)
 
     def _start(self, caller: Caller, place: Place, job: Job) -> Generation:
+        tenant = caller.tenant.id
         request = GenerationRequest(
             request_id=uuid.uuid4().hex,
             prompt=job.prompt,
             sampling=job.sampling,
             n=job.n,
-            tenant=caller.tenant.id,
-            namespace=self._namespaces.of(caller.tenant.id, salt=job.cache_salt),
+            tenant=tenant,
+            namespace=self._namespaces.of(tenant, salt=job.cache_salt, key=job.cache_key),
             priority=job.priority,
             deadline=max(caller.remaining(), 0.0),
-            # scoring a prompt needs every position computed
-            cache=CachePolicy(read=job.sampling.prompt_logprobs is None),
+            cache=structs.replace(
+                job.cache,
+                # scoring a prompt needs every position computed
+                read=job.cache.read and job.sampling.prompt_logprobs is None,
+                group=self._namespaces.group(tenant, job.cache_key),
+            ),
             grammar=job.grammar,
         )
         stream = self._engine.submit(request, place)

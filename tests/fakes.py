@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from cache.lease import FlushScope, Lease, Tier
+from cache.lease import TIERS, FlushScope, Lease, Tier
 from engine.backlog import Backlog, Place, QueueLimits, QueueState
 from engine.batch import NO_MASKS, Masks, Plan, PlannedRow, RowResult, StepResult
 from engine.client import EngineHealth, EngineStatus, RequestStream
@@ -34,6 +34,7 @@ from engine.request import (
     EngineInfo,
     EntryReport,
     EntryState,
+    FailureKind,
     FinishReason,
     FlushReport,
     GenerationRequest,
@@ -99,6 +100,9 @@ class FakeEngine:
         self.leased_tips: list[tuple[str, Lease]] = []
         self.looked_up: list[tuple[bytes, list[int]]] = []
         self.entries: dict[str, EntryState] = {}
+        self.keeps_entries = True
+        self.entry_error: tuple[FailureKind, str] | None = None
+        """What changes and moves of entries are refused with."""
         self.found = LookUpReport(query_id=0)
         self.status: EngineStatus = "ready"
         self.heartbeat_age = 0.0
@@ -226,8 +230,13 @@ class FakeEngine:
     ) -> EntryReport:
         self._check_ready()
         entry = self.entries.get(entry_id)
+        if self.entry_error is not None and (lease is not None or to is not None):
+            return EntryReport(query_id=0, entry=entry, kind=self.entry_error[0], error=self.entry_error[1])
         if entry is not None and lease is not None:
             entry = self.entries[entry_id] = structs.replace(entry, lease=lease)
+        if entry is not None and to is not None:
+            places = {tier: entry.tokens if tier == to else 0 for tier in TIERS}
+            entry = self.entries[entry_id] = structs.replace(entry, **places)
         if drop:
             self.entries.pop(entry_id, None)
         return EntryReport(query_id=0, entry=entry)
@@ -286,9 +295,10 @@ class FakeEngine:
             stream.push(GrammarReady(request.request_id, "llguidance", 0.001, 1000))
         self.backlog.start(request.request_id)
         stream.push(RequestStarted(request.request_id, self.cached_tokens, 0.0))
-        entries = tuple(spec.entry_id for spec in request.cache.entries)
+        specs = request.cache.entries if self.keeps_entries else ()
+        entries = tuple(spec.entry_id for spec in specs)
         stream.push(PromptCached(request.request_id, self._written(request), entries))
-        for spec in request.cache.entries:
+        for spec in specs:
             self.entries[spec.entry_id] = EntryState(
                 entry_id=spec.entry_id,
                 tenant=request.tenant,
@@ -305,12 +315,14 @@ class FakeEngine:
         self.totals["prompt"] += len(request.prompt)
         self.totals["cached"] += self.cached_tokens
         answers = [_cut(self.script(request, i), request) for i in range(request.n)]
-        for position in range(max(len(tokens) for tokens, _ in answers)):
+        for position in range(max(1, *(len(tokens) for tokens, _ in answers))):
             if self.fail_after is not None and position >= self.fail_after:
                 stream.fail(self.failure)
                 return
             await asyncio.sleep(self.token_delay)
             for index, (tokens, finish) in enumerate(answers):
+                if not tokens and position == 0:
+                    stream.push(SequenceDelta(request.request_id, index, (), finish))
                 if position < len(tokens) and (request.request_id, index) not in self._gone:
                     stream.push(_delta(request, index, position, tokens, finish))
                     self.totals["generated"] += 1
@@ -319,6 +331,8 @@ class FakeEngine:
 def _cut(tokens: Sequence[int], request: GenerationRequest) -> tuple[list[int], FinishReason]:
     sampling = request.sampling
     taken: list[int] = []
+    if not sampling.max_tokens:
+        return taken, "length"
     for token in tokens:
         taken.append(token)
         if token in sampling.stop_token_ids and len(taken) > sampling.min_tokens:

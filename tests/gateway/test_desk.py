@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from cache.lease import CachePolicy, EntrySpec, Lease
 from engine.errors import PinsExhausted, RequestFailure
 from engine.request import RequestEnded, SamplingParams
 from gateway.auth import Tenant
@@ -106,3 +108,25 @@ async def test_pins_that_are_not_to_be_had_are_a_conflict(start: Start) -> None:
     status, body = await gateway.post("/v1/completions", {"model": MODEL, "prompt": "Hello"})
     assert status == 409
     assert (body["error"]["code"], body["error"]["param"]) == ("pin_quota_exceeded", "cache.pin")
+
+
+async def test_a_key_groups_what_a_request_leaves() -> None:
+    engine, namespaces = FakeEngine(), Namespaces.of_this_process()
+    desk = Desk(engine, TOKENIZER, Metrics("m", engine), namespaces)
+    entry = EntrySpec(entry_id="e", tokens=2, lease=Lease(ttl=5))
+    asked = replace(
+        job(1, 2, 3),
+        cache_key="agent 1",
+        cache=CachePolicy(entries=(entry,)),
+        sampling=SamplingParams(max_tokens=0),
+        text=TextOptions(discard=True),
+    )
+    with desk.place(caller(), 1) as place:
+        async with desk.submit(caller(), place, [asked]) as (generation,):
+            await generation.collect()
+    assert generation.usage.completion == 0
+    assert generation.stored is not None
+    assert generation.stored.entries == ("e",)
+    (request,) = engine.requests
+    assert request.cache == CachePolicy(entries=(entry,), group=namespaces.group("t", "agent 1"))
+    assert request.namespace == namespaces.of("t")
