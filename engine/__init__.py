@@ -46,6 +46,7 @@ step_inputs a plan as tensors
 kv_budget   how many pages to make
 logprobs    log-probabilities of the raw distribution
 openmp      how long threads wait busily for each other (light)
+invariant   the same arithmetic in pieces of one shape, whose every bit is independent of the batch
 layers, models, attention, native
             the arithmetic: torch reference, and C kernels for the CPU
 hash_model  a model without weights whose every token proves which pages were read

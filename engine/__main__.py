@@ -117,6 +117,7 @@ def _info(engine: Engine, config: EngineConfig, load_seconds: float) -> EngineIn
         attention=info.attention,
         load_seconds=load_seconds,
         pid=os.getpid(),
+        deterministic=info.deterministic,
     )
 
 

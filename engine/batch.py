@@ -79,7 +79,11 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerInfo:
-    """What a loaded runner is and holds. `model_digest` covers weights, config and tokenizer; sizes are bytes."""
+    """What a loaded runner is and holds. `model_digest` covers weights, config and tokenizer; sizes are bytes.
+
+    `deterministic`: what a row brings does not depend, to the last bit, on what it shares its step with, on where its
+    sequence was cut into steps, or on which pages were computed before.
+    """
 
     model_digest: str
     vocab_size: int
@@ -91,6 +95,7 @@ class RunnerInfo:
     device: str
     dtype: str
     attention: str
+    deterministic: bool
 
 
 class Masks(Protocol):

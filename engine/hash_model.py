@@ -182,6 +182,7 @@ class HashRunner:
             device="cpu",
             dtype="uint64",
             attention="hash",
+            deterministic=True,
         )
 
     @property

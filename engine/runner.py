@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from .attention.base import Attention
+from .attention.invariant import InvariantAttention, check_tiles
 from .attention.native import NativeAttention
 from .attention.torch import TorchAttention
 from .batch import Masks, Plan, PlannedRow, RowResult, RunnerInfo, StepResult
 from .config import EngineConfig, context_of
 from .errors import StartError
+from .invariant import InvariantLayers
 from .kv_budget import page_count
 from .kv_pool import KVPool, page_bytes
 from .layers import Layers, TorchLayers
@@ -25,7 +27,8 @@ from .logprobs import token_logprobs
 from .models.config import DecoderConfig
 from .models.decoder import Decoder
 from .models.families import read_model_config
-from .models.parameters import load_parameters, stored_dtype
+from .models.parameters import DecoderParameters, load_parameters, stored_dtype
+from .models.rope import Rotations
 from .native.build import BuildError, NoPlace, build
 from .native.kernels import NativeLibrary
 from .native.layers import NativeLayers
@@ -49,13 +52,13 @@ class TorchRunner:
         info: RunnerInfo,
         decoder: Decoder,
         pool: KVPool,
-        inverse_frequencies: Tensor,
+        rotations: Rotations,
         sampler: Sampler,
     ) -> None:
         self._info = info
         self._decoder = decoder
         self._pool = pool
-        self._inverse_frequencies = inverse_frequencies
+        self._rotations = rotations
         self._sampler = sampler
 
     @classmethod
@@ -75,6 +78,10 @@ class TorchRunner:
         size = page_bytes(model, page_size=config.page_size, dtype=dtype)
         pages = page_count(config, page_bytes=size, max_model_len=max_model_len, device=device)
         attention, layers = _backends(config, model, device)
+        deterministic = _is_invariant(attention, layers, parameters)
+        if config.deterministic and not deterministic:
+            attention, layers = _invariant(attention, layers, model, parameters, device)
+            deterministic = True
         return cls(
             info=RunnerInfo(
                 model_digest=digest,
@@ -87,10 +94,11 @@ class TorchRunner:
                 device=str(device),
                 dtype=str(dtype).removeprefix("torch."),
                 attention=attention.name,
+                deterministic=deterministic,
             ),
             decoder=Decoder(model, parameters, layers=layers, attention=attention),
             pool=KVPool(model, pages=pages, page_size=config.page_size, dtype=dtype, device=device),
-            inverse_frequencies=model.rope.inverse_frequencies(model.head_dim).to(device),
+            rotations=Rotations(model.rope.inverse_frequencies(model.head_dim).to(device)),
             sampler=Sampler(layers),
         )
 
@@ -105,9 +113,7 @@ class TorchRunner:
         self._pool.copy(plan.copies)
         if not plan.rows:
             return StepResult(())
-        inputs = step_inputs(
-            plan.rows, page_size=self._info.page_size, inverse_frequencies=self._inverse_frequencies
-        )
+        inputs = step_inputs(plan.rows, page_size=self._info.page_size, rotations=self._rotations)
         hidden = self._decoder.hidden(inputs, self._pool)
         results = self._sample(plan.rows, hidden, masks)
         for index, (row, first) in enumerate(_with_first_token(plan.rows)):
@@ -210,6 +216,33 @@ def _backends(config: EngineConfig, model: DecoderConfig, device: torch.device) 
         _log.warning("native attention is not used: it cannot handle heads of width %d", model.head_dim)
         return TorchAttention(), NativeLayers(library)
     return NativeAttention(library), NativeLayers(library)
+
+
+def _is_invariant(attention: Attention, layers: Layers, parameters: DecoderParameters) -> bool:
+    """The C kernels fix the order of every sum, as long as they take them all."""
+    return (
+        isinstance(attention, NativeAttention)
+        and isinstance(layers, NativeLayers)
+        and layers.invariant(parameters.products())
+    )
+
+
+def _invariant(
+    attention: Attention,
+    layers: Layers,
+    model: DecoderConfig,
+    parameters: DecoderParameters,
+    device: torch.device,
+) -> tuple[Attention, Layers]:
+    """The same arithmetic in pieces of one shape. Raises StartError where even those depend on their surroundings."""
+    layers = InvariantLayers(layers, parameters.products())
+    if layers.one_by_one:
+        _log.warning("deterministic: products are computed row by row on this machine, which is very slow")
+    if isinstance(attention, NativeAttention):
+        return attention, layers
+    if not check_tiles(heads=model.heads, kv_heads=model.kv_heads, width=model.head_dim, device=device):
+        raise StartError("deterministic is configured, but attention on this machine depends on the batch")
+    return InvariantAttention(), layers
 
 
 def _native_library(config: EngineConfig) -> NativeLibrary:

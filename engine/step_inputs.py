@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .batch import PlannedRow
-from .models.rope import rotations
+from .models.rope import Rotations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,9 @@ class StepInputs:
     lengths: tuple[int, ...]
 
 
-def step_inputs(rows: tuple[PlannedRow, ...], *, page_size: int, inverse_frequencies: Tensor) -> StepInputs:
-    """Tensors for `rows`, on the device of `inverse_frequencies` (float32 [D / 2])."""
-    device = inverse_frequencies.device
+def step_inputs(rows: tuple[PlannedRow, ...], *, page_size: int, rotations: Rotations) -> StepInputs:
+    """Tensors for `rows`, on the device of `rotations`."""
+    device = rotations.device
     counts = tuple(row.count for row in rows)
     lengths = tuple(row.start + row.count for row in rows)
     table = np.zeros((len(rows), max(-(-length // page_size) for length in lengths)), dtype=np.int32)
@@ -52,7 +52,7 @@ def step_inputs(rows: tuple[PlannedRow, ...], *, page_size: int, inverse_frequen
     positions = np.arange(len(tokens)) - row_starts[owners] + np.array([row.start for row in rows])[owners]
     slots = table[owners, positions // page_size].astype(np.int64) * page_size + positions % page_size
     on_device = torch.from_numpy(positions).to(device)
-    cosines, sines = rotations(on_device, inverse_frequencies)
+    cosines, sines = rotations.of(on_device, last=max(lengths) - 1)
     return StepInputs(
         token_ids=torch.tensor(tokens, dtype=torch.int64).to(device),
         positions=on_device,

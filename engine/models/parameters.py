@@ -6,6 +6,7 @@ same input are stored as one matrix: q, k and v; gate and up.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -43,6 +44,12 @@ class DecoderParameters:
     final_norm: Tensor  # [E]
     head: Tensor  # [V, E]; the embedding itself where the model ties them
     bytes: int  # of memory, all tensors together
+
+    def products(self) -> Iterator[Tensor]:
+        """The weights that rows are multiplied with."""
+        for layer in self.layers:
+            yield from (layer.qkv, layer.output, layer.gate_up, layer.down)
+        yield self.head
 
 
 def load_parameters(

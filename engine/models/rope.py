@@ -44,7 +44,33 @@ class Rope:
         return keep * plain + (1.0 - keep) * plain / self.factor
 
 
-def rotations(positions: Tensor, inverse_frequencies: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of every angle: positions int64 [T] -> two float32 [T, head_dim / 2]."""
-    angles = positions.to(torch.float32).unsqueeze(1) * inverse_frequencies
-    return angles.cos(), angles.sin()
+_BLOCK = 1024
+"""Positions worked out together, always the same ones: a cosine may differ in its last bit with its place in a tensor."""
+
+
+class Rotations:
+    """Cosine and sine of every angle, worked out once for a block of positions when the first of them is asked for."""
+
+    def __init__(self, inverse_frequencies: Tensor) -> None:
+        """`inverse_frequencies` is float32 [head_dim / 2], on the device of what will be asked."""
+        self._frequencies = inverse_frequencies
+        self._cosines = self._sines = inverse_frequencies.new_empty((0, len(inverse_frequencies)))
+
+    @property
+    def device(self) -> torch.device:
+        return self._frequencies.device
+
+    def of(self, positions: Tensor, *, last: int) -> tuple[Tensor, Tensor]:
+        """positions int64 [T], none above `last` -> two float32 [T, head_dim / 2]."""
+        if last >= len(self._cosines):
+            self._grow(last + 1)
+        return self._cosines[positions], self._sines[positions]
+
+    def _grow(self, needed: int) -> None:
+        cosines, sines = [self._cosines], [self._sines]
+        for start in range(len(self._cosines), max(needed, 2 * len(self._cosines)), _BLOCK):
+            block = torch.arange(start, start + _BLOCK, dtype=torch.float32, device=self.device)
+            angles = block.unsqueeze(1) * self._frequencies
+            cosines.append(angles.cos())
+            sines.append(angles.sin())
+        self._cosines, self._sines = torch.cat(cosines), torch.cat(sines)

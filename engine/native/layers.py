@@ -6,6 +6,8 @@ takes them all: then a token's result is the same to the last bit whatever share
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -20,6 +22,10 @@ class NativeLayers:
 
     def __init__(self, library: NativeLibrary) -> None:
         self._library = library
+
+    def invariant(self, weights: Iterable[Tensor]) -> bool:
+        """Whether a row's products with these are the same whatever shares its step: if the C kernel takes them all."""
+        return self._library.has_bfloat16 and all(map(_suits, weights))
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         fast = self._library.has_bfloat16 or x.shape[0] <= _MOST_ROWS_WITHOUT_BFLOAT16

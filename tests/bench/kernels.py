@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.batch import PlannedRow
+from engine.models.rope import Rotations
 from engine.openmp import shorten_spinning
 from tests.plans import make_sequence
 
@@ -100,7 +101,7 @@ def main() -> None:
             )
             for r in range(rows)
         ]
-        batch = step_inputs(tuple(planned), page_size=PAGE_SIZE, inverse_frequencies=torch.ones(WIDTH // 2))
+        batch = step_inputs(tuple(planned), page_size=PAGE_SIZE, rotations=Rotations(torch.ones(WIDTH // 2)))
         shape = (rows * pages, KV_HEADS, PAGE_SIZE, WIDTH)
         layer_pages = [LayerPages(torch.randn(shape).to(half), torch.randn(shape).to(half)) for _ in range(4)]
         queries = torch.randn(rows * new, HEADS, WIDTH).to(half)

@@ -22,6 +22,7 @@ from engine.attention.torch import TorchAttention
 from engine.batch import PlannedRow
 from engine.kv_pool import LayerPages
 from engine.layers import TorchLayers
+from engine.models.rope import Rotations
 from engine.native import build
 from engine.native.kernels import NativeLibrary
 from engine.native.layers import NativeLayers
@@ -156,7 +157,7 @@ def make_inputs(page_size: int, rows: list[tuple[int, int]], width: int) -> tupl
         sequence = make_sequence(uid, range(cached + new), [order.pop() for _ in range(count)])
         planned.append(PlannedRow(sequence, cached, new, True))
     frequencies = 1.0 / 100.0 ** (torch.arange(0, width, 2) / width)
-    return step_inputs(tuple(planned), page_size=page_size, inverse_frequencies=frequencies), sum(needed) + 3
+    return step_inputs(tuple(planned), page_size=page_size, rotations=Rotations(frequencies)), sum(needed) + 3
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -228,7 +229,7 @@ def test_cutting_a_row_or_giving_it_company_changes_no_bit(
             (make_sequence(1, range(40), range(3)), 10, 30),
         ]
         inputs = step_inputs(
-            tuple(PlannedRow(*row, True) for row in rows), page_size=16, inverse_frequencies=torch.ones(32)
+            tuple(PlannedRow(*row, True) for row in rows), page_size=16, rotations=Rotations(torch.ones(32))
         )
         together = torch.cat((queries[start : start + new], queries[:30]))
         found = library.attend(together, pages, window, inputs)

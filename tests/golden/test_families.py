@@ -21,6 +21,7 @@ from engine.layers import TorchLayers
 from engine.models.decoder import Decoder
 from engine.models.families import read_model_config
 from engine.models.parameters import load_parameters
+from engine.models.rope import Rotations
 from engine.sequence import Sequence
 from engine.step_inputs import step_inputs
 from engine.weights import Checkpoint
@@ -41,7 +42,7 @@ class Toy:
     expected: Tensor  # [LENGTH, V]
 
     def run(self, *rows: PlannedRow) -> Tensor:
-        inputs = step_inputs(rows, page_size=PAGE_SIZE, inverse_frequencies=self.frequencies)
+        inputs = step_inputs(rows, page_size=PAGE_SIZE, rotations=Rotations(self.frequencies))
         return self.decoder.logits(self.decoder.hidden(inputs, self.pool))
 
     def sequence(self, pages: list[int]) -> Sequence:
