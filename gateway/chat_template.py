@@ -8,12 +8,13 @@ from __future__ import annotations
 import copy
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from .frames import NO_FRAMES, Frames, learn_frames
 from .message_adapter import Abilities, CallWriter, MessageAdapter
 from .special_tokens import SpecialTokens
 from .template_sandbox import MAX_OUTPUT, Clock, Message, TemplateError, TemplateSandbox
@@ -21,7 +22,7 @@ from .tokenizer import Tokenizer
 from .tools.families import DEFAULT
 from .tools.spelling import call_writer
 
-__all__ = ["ChatTemplate", "Message", "TemplateError", "ToolPrompt"]
+__all__ = ["ChatTemplate", "Message", "Rendered", "TemplateError", "ToolPrompt"]
 
 _CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -33,10 +34,22 @@ _NOTHING: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class ToolPrompt:
-    """Tools as a prompt shows them: `listed` for a template that takes a list, `text` for one that knows none."""
+    """Tools as a prompt shows them: `listed` for a template that takes a list, `text` for one that knows none. `lines` are
+    the tools one by one, as JSON: in the text, and in most templates."""
 
     listed: Sequence[Message]
     text: str
+    lines: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A conversation as a prompt: `text` is what `ids` spell, special tokens in letters. `frames` is what the template
+    writes around contents."""
+
+    ids: list[int]
+    text: str
+    frames: Frames = field(default=NO_FRAMES, repr=False)
 
 
 class ChatTemplate:
@@ -63,6 +76,9 @@ class ChatTemplate:
         self._specials = tokenizer.specials
         self._sandbox = TemplateSandbox(source, tokenizer.special_names, clock=clock, max_output=max_output)
         self._adapter = MessageAdapter(self._sandbox, call_writer(DEFAULT))
+        self._frames = learn_frames(
+            lambda talk: self._sandbox.render(self._adapter.adapt(talk), add_generation_prompt=True)
+        )
         self._for_tools = (
             None
             if for_tools is None
@@ -107,8 +123,8 @@ class ChatTemplate:
         continue_final: bool = False,
         tools: ToolPrompt | None = None,
         variables: Mapping[str, Any] = _NOTHING,
-    ) -> list[int]:
-        """Prompt ids. `continue_final` leaves the last message open for the model to continue, and then there is no
+    ) -> Rendered:
+        """The prompt. `continue_final` leaves the last message open for the model to continue, and then there is no
         generation prompt. `variables` are more of what the template may ask for.
 
         Raises TemplateError, and TokenizerError for text that is not Unicode.
@@ -118,16 +134,18 @@ class ChatTemplate:
             said = template._said(messages, tools, variables)
             if not any(self._specials.touches(text) for text in said.texts()):
                 text = template._render(said, add_generation_prompt, continue_final)
-                return self._tokenizer.encode_segments(self._specials.split(text))
+                ids = self._tokenizer.encode_segments(self._specials.split(text))
+                return Rendered(ids, text, template._frames)
             sentinel = template._absent_character(said)
             guarded = said.guarded(self._specials, sentinel)
         except RecursionError as error:
             raise TemplateError("the arguments of a tool call are nested too deeply") from error
         text = template._render(guarded, add_generation_prompt, continue_final)
         segments = self._specials.split(text)
-        return self._tokenizer.encode_segments(
+        ids = self._tokenizer.encode_segments(
             [s.replace(sentinel, "") if isinstance(s, str) else s for s in segments]
         )
+        return Rendered(ids, text.replace(sentinel, ""), template._frames)
 
     def render(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from .chat_template import ToolPrompt
+from .chat_template import Rendered, ToolPrompt
 from .detokenizer import Detokenizer
 from .errors import ApiError, InvalidRequest
 from .model import TextModel
@@ -51,7 +51,7 @@ class Prompts:
         continue_final: bool,
         tools: ToolPrompt | None = None,
         variables: Mapping[str, object] = _NOTHING,
-    ) -> list[int]:
+    ) -> Rendered:
         """The rendered conversation. Raises TemplateError, InvalidRequest when it does not fit into `context`."""
         template = self._model.template
         if template is None:
@@ -66,7 +66,7 @@ class Prompts:
             texts.append(tools.text)
         await self._probe(texts, context, param="messages")
 
-        def encode() -> list[int]:
+        def encode() -> Rendered:
             return template.encode(
                 messages,
                 add_generation_prompt=add_generation_prompt,
@@ -75,9 +75,9 @@ class Prompts:
                 variables=variables,
             )
 
-        ids = await self._run(encode, sum(map(len, texts)) + MESSAGE_CHARS * len(messages))
-        check_fits(len(ids), context, param="messages")
-        return ids
+        prompt = await self._run(encode, sum(map(len, texts)) + MESSAGE_CHARS * len(messages))
+        check_fits(len(prompt.ids), context, param="messages")
+        return prompt
 
     async def text(self, text: str, context: int, *, add_special: bool = True) -> list[int]:
         """A plain prompt. Raises InvalidRequest when it is empty or does not fit into `context`."""

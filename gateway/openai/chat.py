@@ -128,7 +128,7 @@ class ChatCompletions:
                     variables=variables,
                 )
                 plan = await self.replies.plan(
-                    wanted.offer, wanted.choice, wanted.shape, self._reasoning(asked, messages, prompt)
+                    wanted.offer, wanted.choice, wanted.shape, self._reasoning(asked, messages, prompt.ids)
                 )
             writer = ChatWriter(
                 asked,
@@ -141,7 +141,7 @@ class ChatCompletions:
             return await self.answerer.answer(
                 request,
                 place,
-                [self._job(asked, prompt, plan, stops, info)],
+                [self._job(asked, prompt.ids, plan, stops, info)],
                 writer,
                 stream=asked.stream,
                 judge=self._judge(wanted, plan),

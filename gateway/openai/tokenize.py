@@ -78,7 +78,7 @@ class Tokenization:
         if asked.messages is not None and asked.prompt is None:
             messages = read_messages(asked.messages, self.limits)
             variables = read_template_kwargs(asked.chat_template_kwargs, self.model.tokenizer.special_names)
-            return await self.prompts.chat(
+            prompt = await self.prompts.chat(
                 messages,
                 context,
                 add_generation_prompt=generation_prompt(
@@ -88,6 +88,7 @@ class Tokenization:
                 tools=(await self.offers.read(asked.tools)).prompt,
                 variables=variables,
             )
+            return prompt.ids
         for field in ("tools", "chat_template_kwargs"):
             if getattr(asked, field) is not None:
                 raise InvalidRequest(f"'{field}' goes with 'messages' only.", param=field)

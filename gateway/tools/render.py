@@ -34,9 +34,10 @@ To call one, write its name and arguments that fit its parameters, in this form 
 def tool_prompt(tools: Sequence[Tool], example: str) -> ToolPrompt:
     """`example` is a call as the model is to write it."""
     listed = [_listed(tool) for tool in tools]
-    lines = "\n".join(to_json(entry) for entry in listed)
+    lines = [to_json(entry) for entry in listed]
     # not by format: the names and descriptions may hold braces
-    return ToolPrompt(listed, _TEXT.replace("{example}", example).replace("{tools}", lines))
+    text = _TEXT.replace("{example}", example).replace("{tools}", "\n".join(lines))
+    return ToolPrompt(listed, text, lines)
 
 
 def custom_arguments(text: str) -> str:

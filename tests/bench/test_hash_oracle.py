@@ -35,4 +35,4 @@ def test_writes_chats_as_the_template_does() -> None:
         {"role": "user", "content": ""},
         {"role": "assistant", "content": " x "},
     ]
-    assert chat_prompt(messages) == ChatTemplate.hash(tokenizer).encode(messages)
+    assert chat_prompt(messages) == ChatTemplate.hash(tokenizer).encode(messages).ids
