@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,11 +12,27 @@ from .sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class PageCopy:
-    """Copy the KV of the first `tokens` positions of page `src` to page `dst`, before anything else in the step."""
+    """Copy the KV of the first `tokens` positions of page `src` to page `dst`, before any row is computed."""
 
     src: int
     dst: int
     tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageSave:
+    """Keep what is in `page` in `slot` of the host's memory."""
+
+    page: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageLoad:
+    """Bring what is in `slot` of the host's memory to `page`."""
+
+    slot: int
+    page: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +55,18 @@ class Plan:
 
     What a runner keeps for those goes before it looks at the rows: a sequence that was preempted comes back under its
     uid with all its tokens and other pages, and its runner state is built anew from them.
+
+    The order is: `saves`, once, by whoever has the plan carried out, since the pages they read are about to be written;
+    then, each time the step or a part of it is run, `loads`, `copies` and the rows. So a page may be saved, loaded into and
+    copied from in one step. A slot is in one of these only: a load reads what an earlier step or a thread has brought.
     """
 
     step: int
     rows: tuple[PlannedRow, ...]
     copies: tuple[PageCopy, ...] = ()
     retired: tuple[int, ...] = ()
+    saves: tuple[PageSave, ...] = ()
+    loads: tuple[PageLoad, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -72,9 +95,10 @@ class RowResult:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`rows[i]` belongs to `plan.rows[i]`."""
+    """`rows[i]` belongs to `plan.rows[i]`. Without `saved` the slots of `plan.saves` hold nothing of use."""
 
     rows: tuple[RowResult, ...]
+    saved: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,12 +143,46 @@ class NoMasks:
 NO_MASKS = NoMasks()
 
 
+class PageMemory(Protocol):
+    """The bytes of pages, on the device and in slots of the host's memory. A page is `page_bytes` long everywhere.
+
+    `save` and `load` are for the thread that runs steps. `read`, `write` and the bytes of a slot are for any thread, as long
+    as whoever asks for it sees to it that nobody writes the page or slot meanwhile: a published page that is held is never
+    written.
+    """
+
+    def reserve(self, slots: int) -> None:
+        """Make the slots. Once, at the start. Raises MemoryError."""
+        ...
+
+    def save(self, saves: Iterable[PageSave]) -> None:
+        """The slots can be read when this returns."""
+        ...
+
+    def load(self, loads: Iterable[PageLoad]) -> None:
+        """The pages can be read by steps that are run after this."""
+        ...
+
+    def slot(self, slot: int) -> memoryview:
+        """The bytes of a slot, to read and to write."""
+        ...
+
+    def read(self, page: int, into: memoryview) -> None: ...
+
+    def write(self, page: int, data: memoryview) -> None:
+        """`data` is of writable memory, though it is only read."""
+        ...
+
+
 class Runner(Protocol):
     """Carries out plans. Two implementations: the torch runner and the hash model."""
 
     @property
     def info(self) -> RunnerInfo: ...
 
+    @property
+    def memory(self) -> PageMemory: ...
+
     def run(self, plan: Plan, masks: Masks) -> StepResult:
-        """Do the copies, compute every row, sample what the masks allow. Raises only if the whole step is lost."""
+        """Do the loads and copies, compute every row, sample what the masks allow. Raises only if the whole step is lost."""
         ...

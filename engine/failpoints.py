@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .batch import Masks, Plan, RowResult, Runner, RunnerInfo, StepResult
+from .batch import Masks, PageMemory, Plan, RowResult, Runner, RunnerInfo, StepResult
 from .errors import BadRequest
 
 OFF = "off"
@@ -121,6 +121,10 @@ class FaultyRunner:
     @property
     def info(self) -> RunnerInfo:
         return self._runner.info
+
+    @property
+    def memory(self) -> PageMemory:
+        return self._runner.memory
 
     def run(self, plan: Plan, masks: Masks) -> StepResult:
         due = self._failpoints.due(plan.step)

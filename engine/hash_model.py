@@ -10,13 +10,13 @@ Letters: P pages, S positions in a page, R rows, T positions computed in a step,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from .batch import Masks, Plan, PlannedRow, RowResult, RunnerInfo, StepResult
+from .batch import Masks, PageLoad, PageSave, Plan, PlannedRow, RowResult, RunnerInfo, StepResult
 from .config import EngineConfig, context_of
 from .errors import StartError
 from .kv_budget import check_affordable, host_memory
@@ -143,6 +143,34 @@ class _Table:
         return self.pages[:needed]
 
 
+class WordMemory:
+    """The words of all pages, and of all slots. Implements `batch.PageMemory`."""
+
+    def __init__(self, pages: int, page_size: int) -> None:
+        self.words: Words = np.full((pages, page_size), POISON, dtype=np.uint64)  # [P, S]
+        self._slots: Words = np.empty((0, page_size), dtype=np.uint64)  # [slots, S]
+
+    def reserve(self, slots: int) -> None:
+        self._slots = np.full((slots, self.words.shape[1]), POISON, dtype=np.uint64)
+
+    def save(self, saves: Iterable[PageSave]) -> None:
+        for save in saves:
+            self._slots[save.slot] = self.words[save.page]
+
+    def load(self, loads: Iterable[PageLoad]) -> None:
+        for load in loads:
+            self.words[load.page] = self._slots[load.slot]
+
+    def slot(self, slot: int) -> memoryview:
+        return memoryview(self._slots[slot].view(np.uint8))
+
+    def read(self, page: int, into: memoryview) -> None:
+        into[:] = memoryview(self.words[page].view(np.uint8))
+
+    def write(self, page: int, data: memoryview) -> None:
+        self.words[page].view(np.uint8)[:] = np.frombuffer(data, dtype=np.uint8)
+
+
 class HashRunner:
     """Carries out plans on one array of words. Penalties, logit bias and filters have nothing to act on here."""
 
@@ -160,7 +188,8 @@ class HashRunner:
         max_model_len = context_of(config, longest=model.max_model_len)
         pages = _page_count(config)
         check_affordable(pages, page_bytes=8 * self._size, available=host_memory())
-        self._words: Words = np.full((pages, self._size), POISON, dtype=np.uint64)  # [P, S]
+        self._memory = WordMemory(pages, self._size)
+        self._words = self._memory.words  # [P, S]
         ordinals = -(-model.max_model_len // self._size)
         self._weights: Words = 2 * np.arange(ordinals * self._size, dtype=np.uint64) + np.uint64(1)
         self._weights = self._weights.reshape(ordinals, self._size)  # [ordinal of a page, S]
@@ -189,15 +218,22 @@ class HashRunner:
     def info(self) -> RunnerInfo:
         return self._info
 
+    @property
+    def memory(self) -> WordMemory:
+        return self._memory
+
     def run(self, plan: Plan, masks: Masks) -> StepResult:
         delay = self._step_delay + self._token_delay * plan.tokens
         if delay > 0:
             time.sleep(delay)
         for uid in plan.retired:
             self._tables.pop(uid, None)
+        self._memory.load(plan.loads)
         for copy in plan.copies:
             self._words[copy.dst, : copy.tokens] = self._words[copy.src, : copy.tokens]
             self._words[copy.dst, copy.tokens :] = POISON
+        if not plan.rows:
+            return StepResult(())
         tables = [self._table(row) for row in plan.rows]
         self._write(plan.rows, tables)
         folds = self._fold(plan.rows, tables)

@@ -106,10 +106,15 @@ class TorchRunner:
     def info(self) -> RunnerInfo:
         return self._info
 
+    @property
+    def memory(self) -> KVPool:
+        return self._pool
+
     @torch.inference_mode()
     def run(self, plan: Plan, masks: Masks) -> StepResult:
-        """Copy pages, compute every row, sample. A row whose logits are not finite fails alone."""
+        """Load and copy pages, compute every row, sample. A row whose logits are not finite fails alone."""
         self._sampler.forget(plan.retired)
+        self._pool.load(plan.loads)
         self._pool.copy(plan.copies)
         if not plan.rows:
             return StepResult(())

@@ -384,11 +384,21 @@ class WordRunner:
     pages: int
     page_size: int
     words: list[list[int]] = field(init=False)
+    slots: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.words = [[POISON] * self.page_size for _ in range(self.pages)]
 
+    def reserve(self, slots: int) -> None:
+        self.slots = [[POISON] * self.page_size for _ in range(slots)]
+
+    def save(self, plan: Plan) -> None:
+        for save in plan.saves:
+            self.slots[save.slot] = list(self.words[save.page])
+
     def run(self, plan: Plan, masks: Masks = NO_MASKS) -> StepResult:
+        for load in plan.loads:
+            self.words[load.page] = list(self.slots[load.slot])
         for copy in plan.copies:
             blank = [POISON] * (self.page_size - copy.tokens)
             self.words[copy.dst] = self.words[copy.src][: copy.tokens] + blank
@@ -402,6 +412,8 @@ class WordRunner:
 
     def garble(self, plan: Plan) -> None:
         """Do what a step that breaks may do: leave anything where it was to write."""
+        for load in plan.loads:
+            self.words[load.page] = [1] * self.page_size
         for copy in plan.copies:
             self.words[copy.dst] = [1] * self.page_size
         for row in plan.rows:
