@@ -61,7 +61,8 @@ class PrefixCache:
 
     `idle` counts the pages only the tree holds, an upper bound of what eviction can free at once: a page below which a
     sequence holds another one has to wait for that. `freed` and `published` are counts that only grow: whether they
-    moved tells if asking again is worth it.
+    moved tells if asking again is worth it. `written_tokens` counts those that nobody had published before; of what a call
+    publishes they are the last.
     """
 
     def __init__(self, pages: int, page_size: int, *, enabled: bool = True) -> None:
@@ -73,6 +74,7 @@ class PrefixCache:
         self.idle = 0
         self.freed = 0
         self.published = 0
+        self.written_tokens = 0
         self.evicted = 0
         self._tree = RadixTree(page_size)
         self._node_of: list[Node | None] = [None] * pages
@@ -204,7 +206,9 @@ class PrefixCache:
         return cursor.node if cursor.node is not None else self._tree.root(namespace)
 
     def _insert(self, parent: Node, key: Key, page: int) -> Node:
+        known = self._tree.tokens
         node, displaced = self._tree.insert(parent, key, page)
+        self.written_tokens += self._tree.tokens - known
         if node.page != page or self._node_of[page] is node:
             return node  # known already, by a page of its own or by this one
         assert self._node_of[page] is None, f"page {page} would stand in the tree twice"

@@ -20,6 +20,7 @@ from grammar.errors import BadGrammar, CompilerUnavailable, GrammarError, TooCom
 from grammar.spec import Grammar
 from grammar.vocabulary import Vocabulary
 
+from .account import never_queued
 from .batch import Masks, Plan, PlannedRow, RowResult, Runner, RunnerInfo, StepResult
 from .compilations import Compilations, MakeCompiler
 from .errors import BadRequest
@@ -37,7 +38,7 @@ from .request import (
     StepOutput,
 )
 from .runaway import RunawayGuard
-from .scheduler import Events, Scheduler
+from .scheduler import Scheduler
 from .throttled_log import ThrottledLog
 from .totals import Census
 from .wakeup import Wakeup
@@ -162,14 +163,17 @@ class Engine:
         events = self._scheduler.take_events()
         failed = (*self._refused, *events.failed)
         ready = tuple(self._ready)
+        ended = (*(never_queued(refused.request_id) for refused in self._refused), *events.ended)
         self._refused.clear()
         self._ready.clear()
-        if not (events.deltas or events.started or failed or ready):
+        if not (events.deltas or events.started or failed or ready or ended):
             return None
-        self._forget_ended(events)
-        return StepOutput(
-            events.deltas, events.started, failed, self._counted(self._scheduler.counters()), ready
-        )
+        for account in events.ended:
+            if not self._scheduler.serves(account.request_id):  # its id may have come again
+                self._compilations.drop(account.request_id)
+                self._matchers.forget(account.request_id)
+        counters = self._counted(self._scheduler.counters())
+        return StepOutput(events.deltas, events.started, failed, counters, ready, events.cached, ended)
 
     def take_reports(self) -> tuple[GrammarReport, ...]:
         """Answers to `check_grammar` since the last time."""
@@ -217,14 +221,6 @@ class Engine:
             elif self._scheduler.release(purpose):
                 self._matchers.follow(purpose, result.compiled)
                 self._ready.append(_ready(purpose, result))
-
-    def _forget_ended(self, events: Events) -> None:
-        ended = {delta.request_id for delta in events.deltas if delta.finish is not None}
-        ended.update(failed.request_id for failed in events.failed)
-        for request_id in ended:
-            if not self._scheduler.serves(request_id):
-                self._compilations.drop(request_id)
-                self._matchers.forget(request_id)
 
     def _counted(self, counters: EngineCounters) -> EngineCounters:
         """With what grammars did."""

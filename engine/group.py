@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cache.prefix_cache import Cursor
 
+from .account import Account
 from .request import GenerationRequest, TokenLogprob
 from .sequence import Sequence
 
@@ -28,10 +29,13 @@ class Group:
     tenant: Tenant
     namespace: bytes | None
     arrival: float
+    account: Account = field(init=False)
     members: list[Member] = field(default_factory=list)
     held: bool = False
-    started: bool = False
     failed: bool = False
+
+    def __post_init__(self) -> None:
+        self.account = Account(prompt_len=len(self.request.prompt))
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -41,6 +45,7 @@ class Member(Sequence):
     `limit` is the length at which it ends. A follower waits with its `leader` until that one has computed `awaited`
     positions, which they share. `leading` is the mark by which followers find a leader. `copy_source` is a page held
     until the step that copies from it is over; `in_flight` is set while a step computes a row of this sequence.
+    `found` positions were there when it was last admitted; `reached` were computed before it was last preempted.
     """
 
     group: Group
@@ -49,6 +54,8 @@ class Member(Sequence):
     preempted: bool = False
     in_flight: bool = False
     copy_source: int | None = None
+    found: int = 0
+    reached: int = 0
     prompt_logprobs: list[TokenLogprob | None] | None = None
     leading: Hashable | None = None
     leader: Member | None = None

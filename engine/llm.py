@@ -26,6 +26,7 @@ from .request import (
     EngineCounters,
     FinishReason,
     GenerationRequest,
+    RequestEnded,
     RequestFailed,
     RequestStarted,
     SamplingParams,
@@ -34,7 +35,7 @@ from .request import (
     TokenLogprob,
 )
 
-Event = RequestStarted | SequenceDelta | RequestFailed
+Event = RequestStarted | SequenceDelta | RequestFailed | RequestEnded
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What came of one request: `answers[i]` is choice i. With `error` set they are what there was until then."""
+    """What came of one request: `answers[i]` is choice i. With `error` set they are what there was until then.
+
+    `account` is what it took from the engine and left in its cache.
+    """
 
     request: GenerationRequest
     cached_tokens: int
     answers: tuple[Answer, ...]
+    account: RequestEnded
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     error: RequestFailure | None = None
 
@@ -197,7 +202,7 @@ class LLM:
 
     def _hand_out(self, news: StepOutput) -> None:
         self._counters = news.counters
-        events: tuple[Event, ...] = (*news.started, *news.deltas, *news.failed)
+        events: tuple[Event, ...] = (*news.started, *news.deltas, *news.failed, *news.ended)
         for event in events:
             collector = self._collectors.get(event.request_id)
             if collector is not None:  # else aborted since
@@ -210,11 +215,12 @@ class _Collector:
     cached_tokens: int = 0
     deltas: list[SequenceDelta] = field(default_factory=list)
     error: RequestFailure | None = None
-    finished: int = 0
+    account: RequestEnded | None = None
 
     @property
     def done(self) -> bool:
-        return self.error is not None or self.finished == self.request.n
+        """Its account is the last that is told of a request."""
+        return self.account is not None
 
     def take(self, event: Event) -> None:
         match event:
@@ -222,14 +228,16 @@ class _Collector:
                 self.cached_tokens = event.cached_tokens
             case SequenceDelta():
                 self.deltas.append(event)
-                self.finished += event.finish is not None
             case RequestFailed():
                 self.error = failure_from(event)
+            case RequestEnded():
+                self.account = event
 
     def completion(self) -> Completion:
+        assert self.account is not None, "asked for before it was done"
         prompt = next((d.prompt_logprobs for d in self.deltas if d.prompt_logprobs is not None), None)
         answers = tuple(self._answer(index) for index in range(self.request.n))
-        return Completion(self.request, self.cached_tokens, answers, prompt, self.error)
+        return Completion(self.request, self.cached_tokens, answers, self.account, prompt, self.error)
 
     def _answer(self, index: int) -> Answer:
         deltas = [delta for delta in self.deltas if delta.index == index]

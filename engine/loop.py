@@ -125,8 +125,8 @@ class EngineLoop:
         if not isinstance(overlong, StepOutput):
             raise TypeError(f"{type(overlong).__name__} is too large for a frame")
         parts: list[StepOutput] = []
-        if overlong.started or overlong.failed or overlong.ready:
-            parts.append(structs.replace(overlong, deltas=()))
+        if overlong.started or overlong.failed or overlong.ready or overlong.cached:
+            parts.append(structs.replace(overlong, deltas=(), ended=()))
         if len(overlong.deltas) == 1:
             request_id = overlong.deltas[0].request_id
             self._engine.abort(request_id)
@@ -136,6 +136,8 @@ class EngineLoop:
             parts.append(StepOutput((), (), (failed,), overlong.counters))
         else:
             parts += [StepOutput((delta,), (), (), overlong.counters) for delta in overlong.deltas]
+        if overlong.ended:
+            parts.append(StepOutput((), (), (), overlong.counters, ended=overlong.ended))
         self._unsent.extendleft(reversed(parts))
 
     def _set_failpoint(self, spec: str) -> None:

@@ -89,6 +89,7 @@ class EngineProcess:
         )
         self._backlog = Backlog(limits or QueueLimits())
         self._streams: dict[str, RequestStream] = {}
+        self._leaving: dict[str, RequestStream] = {}
         self._late_aborts: list[Abort] = []
         self._questions: dict[int, asyncio.Future[Any]] = {}
         self._question_ids = itertools.count(1)
@@ -133,7 +134,7 @@ class EngineProcess:
     def submit(self, request: GenerationRequest, place: Place) -> RequestStream:
         info = self._supervisor.check_ready()
         check_request(request, vocab_size=info.vocab_size, max_model_len=info.max_model_len)
-        if request.request_id in self._streams:
+        if request.request_id in self._streams or request.request_id in self._leaving:
             raise BadRequest(f"request id {request.request_id} is in use")
         if self._poison.refuses(request, time.monotonic()):
             raise BadRequest(
@@ -230,12 +231,19 @@ class EngineProcess:
 
     def _abort(self, request_id: str, index: int | None) -> None:
         if index is None:
-            self._streams.pop(request_id, None)
+            self._leave(request_id)
             self._backlog.remove(request_id)
         # At most one for each choice the engine was given, and it is given no more while it is too far behind.
         self._late_aborts.append(Abort((request_id,), index))
         if len(self._late_aborts) == 1:
             self._send_aborts()
+
+    def _leave(self, request_id: str) -> RequestStream | None:
+        """Nothing more of this request is handed out; its account is still to come. None if it has left before."""
+        stream = self._streams.pop(request_id, None)
+        if stream is not None:
+            self._leaving[request_id] = stream
+        return stream
 
     def _send_aborts(self) -> None:
         while self._late_aborts and self._supervisor.send(self._late_aborts[-1]):
@@ -265,34 +273,38 @@ class EngineProcess:
     def _on_step(self, output: StepOutput) -> None:
         self._counters = output.counters
         streams = self._streams
-        for ready in output.ready:
-            if (stream := streams.get(ready.request_id)) is not None:
-                stream.push(ready)
         for started in output.started:
             self._backlog.start(started.request_id)
-            if (stream := streams.get(started.request_id)) is not None:
-                stream.push(started)
+        for event in (*output.ready, *output.started, *output.cached):
+            if (stream := streams.get(event.request_id)) is not None:
+                stream.push(event)
         for delta in output.deltas:
             stream = streams.get(delta.request_id)
             if stream is None:
                 continue  # it crossed an abort on its way
             stream.push(delta)
             if delta.finish is not None and stream.done:
-                del streams[delta.request_id]
+                self._leave(delta.request_id)
                 self._poison.finished(stream.request)
         for failed in output.failed:
             self._backlog.remove(failed.request_id)
-            if (stream := streams.pop(failed.request_id, None)) is not None:
+            if (stream := self._leave(failed.request_id)) is not None:
                 stream.fail_from(failed)
+        for account in output.ended:
+            if (stream := self._leaving.pop(account.request_id, None)) is not None:
+                stream.close_account(account)
 
     def _on_down(self, message: str) -> None:
         streams, self._streams = self._streams, {}
+        leaving, self._leaving = self._leaving, {}
         self._lost_batch = [stream.request for name, stream in streams.items() if name not in self._backlog]
         self._backlog.clear()
         self._late_aborts.clear()
         self._counters = EngineCounters()
         for stream in streams.values():
             stream.fail(EngineDied(message))
+        for stream in (*leaving.values(), *streams.values()):
+            stream.close_account(None)
         for question in self._questions.values():
             if not question.done():
                 question.set_exception(EngineUnavailable(message, retry_after=1.0))

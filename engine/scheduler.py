@@ -18,15 +18,19 @@ from dataclasses import dataclass
 
 from cache.prefix_cache import Cursor, PrefixCache, Survey
 
+from .account import never_queued
 from .batch import PageCopy, Plan, PlannedRow, RowResult, StepResult
 from .deadlines import Deadlines
 from .group import Group, Member, Tenant
 from .page_tables import PageTables
 from .request import (
+    CacheCounters,
     EngineCounters,
     FailureKind,
     FinishReason,
     GenerationRequest,
+    PromptCached,
+    RequestEnded,
     RequestFailed,
     RequestStarted,
     SequenceDelta,
@@ -43,11 +47,16 @@ ABREAST = 4
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """What there is to tell clients since the last time, in order of happening."""
+    """What there is to tell clients since the last time, each kind in order of happening.
+
+    Of one request: that it started comes before that its prompt is cached, then deltas or a failure, then its account.
+    """
 
     deltas: tuple[SequenceDelta, ...]
     started: tuple[RequestStarted, ...]
     failed: tuple[RequestFailed, ...]
+    cached: tuple[PromptCached, ...]
+    ended: tuple[RequestEnded, ...]
 
 
 @dataclass(slots=True)
@@ -102,6 +111,9 @@ class Scheduler:
         self._deltas: list[SequenceDelta] = []
         self._started: list[RequestStarted] = []
         self._failed: list[RequestFailed] = []
+        self._cached_prompts: list[PromptCached] = []
+        self._ended: list[RequestEnded] = []
+        self._closed: list[Group] = []
         self._totals = Totals()
         self._next_uid = 0
         self._blocked_at = -1  # the cache's `freed` count when somebody last found no room
@@ -140,6 +152,8 @@ class Scheduler:
         refusal = self._refusal(request)
         if refusal is not None:
             self._failed.append(RequestFailed(request.request_id, "bad_request", refusal))
+            if request.request_id not in self._groups:
+                self._ended.append(never_queued(request.request_id))
             return False
         group = self._new_group(request)
         if held:
@@ -182,10 +196,24 @@ class Scheduler:
 
     def take_events(self) -> Events:
         """What happened since this was called last."""
-        events = Events(tuple(self._deltas), tuple(self._started), tuple(self._failed))
-        self._deltas.clear()
-        self._started.clear()
-        self._failed.clear()
+        for group in self._closed:
+            self._ended.append(group.account.close(group.request.request_id))
+        events = Events(
+            tuple(self._deltas),
+            tuple(self._started),
+            tuple(self._failed),
+            tuple(self._cached_prompts),
+            tuple(self._ended),
+        )
+        for told in (
+            self._deltas,
+            self._started,
+            self._failed,
+            self._cached_prompts,
+            self._ended,
+            self._closed,
+        ):
+            told.clear()
         return events
 
     # ---- a step ------------------------------------------------------------------------------------------------------
@@ -220,19 +248,23 @@ class Scheduler:
         if len(result.rows) != len(plan.rows):
             raise ValueError(f"{len(result.rows)} results for {len(plan.rows)} rows")
         computed = 0
+        size = self.page_size
         for member, row, outcome in zip(self._land(plan), plan.rows, result.rows, strict=True):
             if member.copy_source is not None:
                 self._tables.copied(member)
             computed += row.count
             if outcome.error is not None:
-                self._fail_row(member, outcome.error, outcome.fault)
+                self._fail_row(member, row.count, outcome.error, outcome.fault)
                 continue
             if member.status is Status.FINISHED:
                 self._release_late(member, row.count)
                 continue
-            # The last position of a row that was not sampled yet is computed once more, which gives the same again.
-            member.computed += row.count - 1 if outcome.postponed else row.count
-            self.cache.publish(member.cursor, member.tokens, member.pages, member.computed)
+            member.computed += row.count
+            if outcome.postponed:  # the position that was not sampled is computed once more: the same again
+                member.computed -= 1
+                member.group.account.computed += 1
+            if member.computed // size > member.cursor.depth:
+                self._publish(member)
             if member.followers or member.leading is not None or row.count > 1:
                 self._requeue(self._single_flight.advance(member))
             self._take_outcome(member, row, outcome)
@@ -248,7 +280,7 @@ class Scheduler:
                 self._fail(member.group, "engine_error", message)
         for member in members:
             if member.pages:
-                self._release(member, keep=False)
+                self._land_late(member, keep=False)
         self._flight = None
         self._check_idle()
 
@@ -338,6 +370,13 @@ class Scheduler:
             pages_free=free,
             pages_tree=tree,
             evicted_pages=cache.evicted,
+            cache=CacheCounters(
+                looked_up_tokens=self._totals.looked_up_tokens,
+                written_tokens=cache.written_tokens,
+                recomputed_tokens=self._totals.recomputed_tokens,
+                followers=self._totals.followers,
+                saved=self._totals.saved,
+            ),
         )
 
     def _check_idle(self) -> None:
@@ -428,8 +467,10 @@ class Scheduler:
         del self._running[member.uid]
         member.status = Status.WAITING
         self._requeue(self._single_flight.stop(member))
+        reached = max(member.reached, member.computed)
         self._release(member, keep=False)
         member.preempted = True
+        member.reached = reached
         if member.prompt_logprobs is not None:
             member.prompt_logprobs = [None]
         self._waiting.add(member)
@@ -513,14 +554,21 @@ class Scheduler:
         self._waiting.admit(member)
         member.status = Status.RUNNING
         self._running[member.uid] = member
-        group = member.group
-        if not group.started:
-            group.started = True
-            self._totals.prompt_tokens += member.prompt_len
-            self._totals.cached_tokens += member.computed
-            queued = self._clock() - group.arrival
-            self._started.append(RequestStarted(group.request.request_id, member.computed, queued))
+        member.found = member.computed
+        if not member.group.account.started:
+            self._tell_start(member)
         self._single_flight.lead(member)
+
+    def _tell_start(self, member: Member) -> None:
+        """Once for a request, by the first of its choices that is admitted: only this hit counts."""
+        group, cached = member.group, member.computed
+        group.account.start(cached, 0.0)
+        self._totals.prompt_tokens += member.prompt_len
+        self._totals.cached_tokens += cached
+        if member.cursor.namespace is not None and not member.reads_nothing:
+            self._totals.looked_up_tokens += member.prompt_len
+        queued = self._clock() - group.arrival
+        self._started.append(RequestStarted(group.request.request_id, cached, queued))
 
     def _requeue(self, members: list[Member]) -> None:
         """Those that waited for a leader wait for room now, each in its old place."""
@@ -545,11 +593,28 @@ class Scheduler:
             return
         if row.sample:
             if outcome.token is None:
-                self._fail_row(member, "the model gave no token", "engine_error")
+                self._fail(member.group, "engine_error", "the model gave no token")
                 return
             self._append(member, outcome.token, outcome)
         elif member.computed == len(member.tokens):
             self._tell(member, (), None, "length")  # nothing but the prompt was asked for
+            self._complete_prompt(member.group)
+
+    def _publish(self, member: Member) -> None:
+        """What was computed of a sequence becomes findable, page by page."""
+        known = self.cache.written_tokens
+        self.cache.publish(member.cursor, member.tokens, member.pages, member.computed)
+        self._count_written(member, known, member.cursor.depth * self.page_size)
+
+    def _count_written(self, member: Member, known: int, end: int) -> None:
+        """What was just published of a sequence ends at `end`, and what of it nobody knew does as well."""
+        written = self.cache.written_tokens - known
+        if written:
+            member.group.account.wrote(end - written, end)
+
+    def _complete_prompt(self, group: Group) -> None:
+        if not group.account.complete:
+            self._cached_prompts.append(group.account.complete_prompt(group.request.request_id))
 
     def _append(self, member: Member, token: int, outcome: RowResult) -> None:
         """Add the token and those it forces, up to the first that ends the sequence."""
@@ -562,6 +627,8 @@ class Scheduler:
             tokens = tuple(member.tokens[before:])
         self._totals.generated_tokens += len(tokens)
         self._tell(member, tokens, outcome.logprob, finish)
+        if before == member.prompt_len:
+            self._complete_prompt(member.group)
 
     def _append_forced(self, member: Member, forced: tuple[int, ...]) -> FinishReason | None:
         """They are computed by the next plans, and what follows is sampled after the last of them."""
@@ -601,17 +668,26 @@ class Scheduler:
 
     # ---- the end of a sequence ---------------------------------------------------------------------------------------
 
-    def _fail_row(self, member: Member, message: str, fault: FailureKind) -> None:
+    def _fail_row(self, member: Member, count: int, message: str, fault: FailureKind) -> None:
+        member.group.account.computed += count
         if member.status is not Status.FINISHED:
             self._fail(member.group, fault, message)
         elif member.pages:
-            self._release(member, keep=False)
+            self._land_late(member, keep=False)
 
     def _release_late(self, member: Member, count: int) -> None:
         """After the step that computed `count` positions for a sequence that ended meanwhile."""
         if member.pages:
             member.computed += count
-            self._release(member, keep=not member.group.failed)
+            self._land_late(member, keep=not member.group.failed)
+        else:  # another choice of its request failed in this very step
+            member.group.account.computed += count
+
+    def _land_late(self, member: Member, *, keep: bool) -> None:
+        """The step is over that was computing a sequence when it ended."""
+        self._release(member, keep=keep)
+        member.group.account.landing -= 1
+        self._close_if_over(member.group)
 
     def _fail(self, group: Group, kind: FailureKind, message: str) -> None:
         group.failed = True
@@ -631,9 +707,19 @@ class Scheduler:
             self._waiting.remove(member)
         member.status = Status.FINISHED
         self._requeue(self._single_flight.stop(member))
+        group = member.group
+        group.account.generated += member.generated
+        if member.in_flight:
+            group.account.landing += 1
+        elif member.pages:
+            self._release(member, keep=not group.failed)
         self._leave_group(member)
-        if member.pages and not member.in_flight:
-            self._release(member, keep=not member.group.failed)
+        self._close_if_over(group)
+
+    def _close_if_over(self, group: Group) -> None:
+        """Of a request that has ended nothing more is to come once no step computes for it: its account is due."""
+        if not group.members and not group.account.landing:
+            self._closed.append(group)
 
     def _leave_group(self, member: Member) -> None:
         group = member.group
@@ -647,7 +733,12 @@ class Scheduler:
 
     def _release(self, member: Member, *, keep: bool = True) -> None:
         """The pages go, and with them what the runner keeps for the sequence."""
+        computed = member.computed
+        member.group.account.computed += computed - member.found
+        self._totals.recomputed_tokens += max(min(computed, member.reached) - member.found, 0)
+        known = self.cache.written_tokens
         self._tables.clear(member, keep=keep)
+        self._count_written(member, known, computed)
         self._retired.append(member.uid)
 
 

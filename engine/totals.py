@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from .request import STEP_SIZES, EngineCounters
+from .request import STEP_SIZES, CacheCounters, EngineCounters
 
 
 @dataclass(slots=True)
@@ -15,7 +15,11 @@ class Totals:
     steps: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    looked_up_tokens: int = 0
+    saved: float = 0.0
+    followers: int = 0
     computed_tokens: int = 0
+    recomputed_tokens: int = 0
     generated_tokens: int = 0
     forced_tokens: int = 0
     preemptions: int = 0
@@ -37,6 +41,7 @@ class Totals:
         pages_free: int,
         pages_tree: int,
         evicted_pages: int,
+        cache: CacheCounters,
     ) -> EngineCounters:
         """The sums together with the levels of now."""
         return EngineCounters(
@@ -56,6 +61,7 @@ class Totals:
             aborted=self.aborted,
             failed_checks=self.failed_checks,
             step_sizes=tuple(self.step_sizes),
+            cache=cache,
         )
 
 

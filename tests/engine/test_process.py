@@ -626,3 +626,54 @@ def test_started_by_hand_it_says_so() -> None:
     )
     assert child.returncode == 1
     assert "started by its gateway" in child.stderr
+
+
+# ---- accounts --------------------------------------------------------------------------------------------------------
+
+
+async def test_the_account_of_an_aborted_request_comes_after_its_reader_has_left() -> None:
+    async with running() as engine:
+        stream = submit(engine, request("a", ENDLESS))
+        closed: list[RequestStream] = []
+        stream.when_ended = closed.append
+        await started(stream)
+        stream.abort()
+        assert not closed
+        await until(lambda: bool(closed), 5)
+        account = stream.account
+        assert account is not None
+        assert account.started
+        assert account.computed > 0
+        assert account.generated > 0
+        assert account.written <= len(stream.request.prompt)
+        assert not engine._streams
+        assert not engine._leaving
+
+
+async def test_every_request_has_one_account_however_it_ends() -> None:
+    async with running() as engine:
+        accounts: list[str] = []
+        streams = [submit(engine, request(f"r{i}", 30, n=1 + i % 2)) for i in range(12)]
+        for i, stream in enumerate(streams):
+            stream.when_ended = lambda ended: accounts.append(ended.request.request_id)
+            if i % 3 == 0:
+                stream.abort(i % 2 or None)
+        for stream in streams:
+            await tokens_of(stream)
+        await until(lambda: len(accounts) == len(streams), 5)
+        assert sorted(accounts) == sorted(stream.request.request_id for stream in streams)
+
+
+async def test_no_account_comes_from_an_engine_that_died() -> None:
+    async with running(restarts=RestartPolicy(longest=0.01)) as engine:
+        reading, left = (submit(engine, request(name, ENDLESS)) for name in ("reading", "left"))
+        closed: list[RequestStream] = []
+        reading.when_ended = left.when_ended = closed.append
+        await started(left)
+        os.kill(pid_of(engine), signal.SIGSTOP)
+        left.abort()
+        os.kill(pid_of(engine), signal.SIGKILL)
+        await failure_of(tokens_of(reading))
+        assert set(closed) == {reading, left}
+        assert reading.account is left.account is None
+        assert not engine._leaving

@@ -21,7 +21,7 @@ from cache.prefix_cache import PrefixCache
 from engine.batch import Plan, RowResult, StepResult
 from engine.hash_model import END_OF_TEXT, IM_END, SPECIALS, reference
 from engine.matchers import Matchers
-from engine.request import GenerationRequest, SamplingParams
+from engine.request import GenerationRequest, RequestEnded, SamplingParams
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence, Status
 from grammar.errors import DeadEnd
@@ -59,6 +59,10 @@ class _Client:
     open: set[int]
     dead_end: bool
     started: bool = False
+    cached: int = 0
+    complete: bool = False
+    written: int = 0
+    closed: bool = False
 
 
 @dataclass(slots=True)
@@ -77,6 +81,7 @@ class _Tally:
     cached: int = 0
     aborted: int = 0
     steps: int = 0
+    accounted: int = 0
 
 
 class Simulation:
@@ -177,6 +182,8 @@ class Simulation:
             "starved: work is left and none is done"
         )
         assert not self.scheduler.has_work
+        assert all(client.closed for client in self.clients.values()), "no account came"
+        assert self.tally.accounted == self.tally.computed, "what was computed is on no account"
         self.scheduler.flush()
         assert self.cache.pool.free == self.pages, "not everything came back"
         assert self.cache.survey().namespaces == 0, "an empty namespace stayed"
@@ -356,7 +363,15 @@ class Simulation:
             client.started = True
             self.tally.prompt += len(client.request.prompt)
             self.tally.cached += started.cached_tokens
+            client.cached = started.cached_tokens
             self._check_cached(client, started.cached_tokens)
+        for cached in events.cached:
+            client = self.clients[cached.request_id]
+            assert client.started, "a prompt is complete that was not begun"
+            assert not client.complete, "complete twice"
+            assert not any(client.got), "a token before the prompt was complete"
+            client.complete = True
+            client.written = cached.written
         for delta in events.deltas:
             client = self.clients[delta.request_id]
             assert delta.index in client.open, "a delta after the end"
@@ -364,6 +379,7 @@ class Simulation:
             got += delta.tokens
             self.tally.generated += len(delta.tokens)
             self.tally.forced += max(len(delta.tokens) - 1, 0)
+            assert client.complete or not delta.tokens, "a token before the prompt was complete"
             expected = client.expected[delta.index]
             assert got == expected[: len(got)], (
                 f"{delta.request_id}[{delta.index}] differs from the reference"
@@ -380,12 +396,27 @@ class Simulation:
             assert client.dead_end or failed.kind != "bad_grammar", f"no dead end: {failed.message}"
             assert failed.message not in OUR_MISTAKES, failed.message
             client.open.clear()
+        for account in events.ended:
+            self._check_account(self.clients[account.request_id], account)
         ended = {event.request_id for event in (*events.deltas, *events.failed)}
         for request_id in ended:
             if not self.scheduler.serves(request_id):
                 self.matchers.forget(request_id)
-        if events.started or events.deltas or events.failed:
-            self._log(events.started, events.deltas, events.failed)
+        if events.started or events.deltas or events.failed or events.ended:
+            self._log(events.started, events.deltas, events.failed, events.cached, events.ended)
+
+    def _check_account(self, client: _Client, account: RequestEnded) -> None:
+        assert not client.closed, "two accounts"
+        assert not client.open, "an account before the end"
+        client.closed = True
+        prompt = len(client.request.prompt)
+        assert account.started == client.started
+        assert account.cached == client.cached, "what was found at the admission is what counts"
+        assert account.written == client.written or not client.complete
+        assert account.cached + account.written <= prompt
+        assert client.request.cache.write or not account.written
+        assert account.generated == sum(map(len, client.got))
+        self.tally.accounted += account.computed
 
     def _check_finish(self, client: _Client, index: int, finish: str) -> None:
         if finish == "abort":
@@ -460,7 +491,9 @@ class Simulation:
     def _forget(self) -> None:
         """Keep the run's own cost from growing with its length."""
         self.admitted = {c: s for c, s in self.admitted.items() if s.status is not Status.FINISHED}
-        self.clients = {name: client for name, client in self.clients.items() if client.open}
+        self.clients = {
+            name: client for name, client in self.clients.items() if client.open or not client.closed
+        }
 
     def _log(self, *what: object) -> None:
         self.log.update(repr(what).encode())

@@ -1,0 +1,62 @@
+"""What one request took from the engine and left in its cache, counted as it happens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .request import PromptCached, RequestEnded
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Account:
+    """Of `prompt_len` tokens of a prompt `cached` were found when the request was admitted; of the rest `written` are new in
+    the cache, each counted once, however often they had to be computed. Once the prompt is `complete` both stand.
+
+    `landing` choices have ended while a step computes them: the account cannot be closed before that step is over.
+    """
+
+    prompt_len: int
+    started: bool = False
+    complete: bool = False
+    cached: int = 0
+    written: int = 0
+    computed: int = 0
+    generated: int = 0
+    saved: float = 0.0
+    entries: list[str] = field(default_factory=list)
+    landing: int = 0
+    _reach: int = 0  # so far tokens of the prompt are counted, as cached or as written
+
+    def start(self, cached: int, saved: float) -> None:
+        """The request is admitted. What later choices and later attempts find is not counted."""
+        self.started = True
+        self.cached = self._reach = cached
+        self.saved = saved
+
+    def wrote(self, start: int, end: int) -> None:
+        """The tokens from `start` to `end` were published by this request and known by nobody before."""
+        first, last = max(start, self._reach), min(end, self.prompt_len)
+        if first < last and not self.complete:
+            self.written += last - first
+            self._reach = last
+
+    def complete_prompt(self, request_id: str) -> PromptCached:
+        self.complete = True
+        return PromptCached(request_id, self.written, tuple(self.entries))
+
+    def close(self, request_id: str) -> RequestEnded:
+        return RequestEnded(
+            request_id=request_id,
+            started=self.started,
+            cached=self.cached,
+            written=self.written,
+            computed=self.computed,
+            generated=self.generated,
+            saved=self.saved,
+            entries=tuple(self.entries),
+        )
+
+
+def never_queued(request_id: str) -> RequestEnded:
+    """The account of a request that was refused."""
+    return Account(prompt_len=0).close(request_id)
