@@ -15,7 +15,7 @@ from cache.lease import FlushScope, Lease, Tier
 from grammar.spec import Grammar
 
 from .backlog import Backlog, Place, QueueLimits, QueueState
-from .client import EngineHealth, RequestStream
+from .client import EngineHealth, RequestStream, StreamEvent
 from .config import EngineConfig
 from .errors import BadRequest, ChannelError, EngineDied, EngineUnavailable
 from .failpoints import check_failpoint
@@ -275,7 +275,8 @@ class EngineProcess:
         streams = self._streams
         for started in output.started:
             self._backlog.start(started.request_id)
-        for event in (*output.ready, *output.started, *output.cached):
+        told: tuple[StreamEvent, ...] = (*output.ready, *output.started, *output.cached)
+        for event in told:
             if (stream := streams.get(event.request_id)) is not None:
                 stream.push(event)
         for delta in output.deltas:
