@@ -8,10 +8,10 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from cache.lease import FlushScope
 from engine.client import EngineClient
 
 from .body import read_json
+from .caching.flush import Flush
 from .config import Limits
 from .desk import Desk
 from .health import Health
@@ -26,6 +26,7 @@ class FailpointRequest(Wire):
 class Admin:
     engine: EngineClient
     desk: Desk
+    caches: Flush
     health: Health
     limits: Limits
     test_mode: bool
@@ -75,7 +76,7 @@ class Admin:
         return _json(body)
 
     async def flush(self, request: web.Request) -> web.Response:
-        report = await self.engine.flush_cache(FlushScope())
+        report = await self.caches.everything()
         return _json({"status": "ok", "pages": report.pages, "in_use": report.in_use, "bytes": report.bytes})
 
     async def set_failpoint(self, request: web.Request) -> web.Response:

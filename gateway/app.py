@@ -6,12 +6,23 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from aiohttp import web
 
+from cache.store import MemoryStore, Store
 from engine.client import EngineClient
 
 from .admin import Admin
 from .auth import Access, Keyring
 from .browsers import BrowserPolicy
+from .caching.caches import Caches
+from .caching.content import Contents
+from .caching.expiry import watched
+from .caching.flush import Flush
+from .caching.lookup import Lookup
 from .caching.namespaces import Namespaces
+from .caching.objects import CacheObjects
+from .caching.prefill import Prefill
+from .caching.routes import cache_routes
+from .caching.stats import Stats
+from .caching.transfer import Transfer
 from .chat_template import ChatTemplate
 from .config import Http, Limits, Served
 from .desk import Desk
@@ -32,6 +43,7 @@ from .reply_format import reply_format
 from .routes import Route, RouteTable
 from .structured.check import SchemaChecks
 from .structured.shapes import Shapes
+from .tenants import Tenants
 from .text_threads import TextThreads
 from .tokenizer import Tokenizer
 from .tools.family import Family
@@ -55,12 +67,14 @@ def create_app(
     limits: Limits,
     family: Family | None = None,
     namespaces: Namespaces | None = None,
+    tenants: Tenants | None = None,
+    store: Store | None = None,
     contexts: Sequence[CleanupContext] = (),
 ) -> web.Application:
     """The application, not yet running.
 
     `family` is the format of the model's replies; None is told from the template. `namespaces` None are those of a cache that
-    ends with the process. `contexts` are run around it, in order, before its own: starting and stopping the engine is the caller's business.
+    ends with the process, and so do cache objects without a `store`. `tenants` has their policies. `contexts` are run around it, in order, before its own: starting and stopping the engine is the caller's business.
     """
     family = family or reply_format(template)
     if template is not None:
@@ -68,7 +82,9 @@ def create_app(
     model = TextModel(served, tokenizer, template)
     lifecycle = Lifecycle()
     metrics = Metrics(model.id, engine)
-    desk = Desk(engine, tokenizer, metrics, namespaces or Namespaces.of_this_process())
+    tenants = tenants or Tenants()
+    namespaces = namespaces or Namespaces.of_this_process(tenants)
+    desk = Desk(engine, tokenizer, metrics, namespaces)
     threads = TextThreads()
     prompts = Prompts(model, threads)
     shapes = Shapes(threads, metrics)
@@ -77,6 +93,10 @@ def create_app(
     answerer = Answerer(desk, threads, http, limits)
     health = Health(engine, lifecycle)
     keyring = Keyring(http.api_keys, http.admin_key)
+    objects = CacheObjects(store or MemoryStore(), namespaces.generation, most=limits.max_caches)
+    contents = Contents(model, prompts, offers, limits)
+    caches = Caches(objects, contents, Prefill(desk), engine, model, tenants, limits)
+    flush = Flush(objects, namespaces, engine, desk, keyring, model, limits)
     browsers = BrowserPolicy(http.cors_origins, http.host, guarded=keyring.open)
 
     app = web.Application(client_max_size=limits.max_body)
@@ -90,15 +110,22 @@ def create_app(
                 Tokenization(model, prompts, offers, engine, limits),
                 SchemaChecks(model, shapes, engine, limits),
             ),
+            *cache_routes(
+                caches,
+                Lookup(model, prompts, offers, desk, engine, namespaces, limits),
+                flush,
+                Transfer(caches, contents, objects, namespaces, engine, desk, limits),
+                Stats(engine, keyring),
+            ),
             *_operations(health, metrics, Docs(VERSION)),
-            *_admin(Admin(engine, desk, health, limits, served.test_mode)),
+            *_admin(Admin(engine, desk, flush, health, limits, served.test_mode)),
         ],
     )
     observer = Observer(routes, browsers, metrics)
     doorkeeper = Doorkeeper(keyring, routes, lifecycle, limits.request_timeout)
     app.middlewares.extend([observer.observe, doorkeeper.admit])
     app.on_response_prepare.append(observer.add_headers)
-    app.cleanup_ctx.extend([*contexts, _closing(threads)])
+    app.cleanup_ctx.extend([*contexts, _closing(threads), _watching(caches)])
     app[DESK] = desk
     app[LIFECYCLE] = lifecycle
     return app
@@ -151,6 +178,14 @@ def _admin(admin: Admin) -> list[Route]:
     if admin.test_mode:
         routes.append(Route("POST", "/admin/failpoints", admin.set_failpoint, Access.ADMIN))
     return routes
+
+
+def _watching(caches: Caches) -> CleanupContext:
+    async def context(app: web.Application) -> AsyncIterator[None]:
+        async with watched(caches):
+            yield
+
+    return context
 
 
 def _closing(threads: TextThreads) -> CleanupContext:

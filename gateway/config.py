@@ -40,6 +40,8 @@ class Limits(_Part):
     max_tenant_queued: int = Field(
         128, ge=1, description="requests one key may have waiting before it gets 429"
     )
+    max_caches: int = Field(1000, ge=1, description="cache objects one tenant may have")
+    max_import: ByteSize = Field(ByteSize(8 * 2**30), ge=1, description="largest file of a cache to import")
     header_timeout: float = Field(10.0, gt=0, description="time for the headers of a new connection")
     body_timeout: float = Field(30.0, gt=0, description="time for a whole request body")
     write_timeout: float = Field(

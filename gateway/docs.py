@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from .caching.flush import FlushRequest
+from .caching.object_fields import ChangeCache, CreateCache, MoveCache
 from .openai.chat import ChatRequest
 from .openai.completions import CompletionRequest
 from .openai.fields import Wire
@@ -37,6 +40,19 @@ OPERATIONS = (
     Operation("GET", "/v1/models/{model}", "One of them; ids may contain slashes."),
     Operation("POST", "/v1/tokenize", "Token ids of a prompt or a conversation.", TokenizeRequest),
     Operation("POST", "/v1/detokenize", "The text of token ids.", DetokenizeRequest),
+    Operation("POST", "/v1/caches", "Bring a prompt into the cache and keep it there.", CreateCache),
+    Operation("GET", "/v1/caches", "The caches there are."),
+    Operation("GET", "/v1/caches/{id}", "One of them, and how much of it is cached where."),
+    Operation("PATCH", "/v1/caches/{id}", "Change its lifetime, pin, priority or tag.", ChangeCache),
+    Operation("DELETE", "/v1/caches/{id}", "Promise nothing more of it."),
+    Operation("POST", "/v1/caches/{id}/warm", "Compute what is missing of it."),
+    Operation("POST", "/v1/caches/{id}/demote", "Move it to a lower tier.", MoveCache),
+    Operation("POST", "/v1/caches/{id}/promote", "Move it to a higher tier.", MoveCache),
+    Operation("POST", "/v1/caches/{id}/export", "Download it."),
+    Operation("POST", "/v1/caches/import", "Upload one; the body is the file."),
+    Operation("POST", "/v1/caches/lookup", "What a chat or completions request would find. Changes nothing."),
+    Operation("POST", "/v1/caches/flush", "Let nobody find these pages again.", FlushRequest),
+    Operation("GET", "/v1/caches/stats", "What of the cache is whose, and what became of it."),
     Operation("GET", "/health/live", "The process answers. Needs no key."),
     Operation("GET", "/health/ready", "The server takes work (200) or does not (503). Needs no key."),
     Operation("GET", "/version", "The server's version."),
@@ -92,9 +108,9 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
             "default": {"description": "What went wrong.", **error},
         },
     }
-    if "{" in operation.path:
+    if names := re.findall(r"\{(\w+)\}", operation.path):
         entry["parameters"] = [
-            {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
         ]
     if operation.body is not None:
         schema = operation.body.model_json_schema(ref_template="#/components/schemas/{model}")

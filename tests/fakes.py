@@ -72,6 +72,11 @@ def says(text: str, *, end: int | None = 257) -> Script:
     return lambda request, index: tokens
 
 
+def pages_of(prompt: list[int]) -> bytes:
+    """What the fake engine exports of a prompt."""
+    return np.array(prompt, "<u4").tobytes()
+
+
 class FakeEngine:
     """An `EngineClient` without an engine: every answer comes from a script, on the event loop.
 
@@ -101,6 +106,9 @@ class FakeEngine:
         self.looked_up: list[tuple[bytes, list[int]]] = []
         self.entries: dict[str, EntryState] = {}
         self.keeps_entries = True
+        self.exports: int | None = None
+        """Tokens of a prompt that are exported; None: all."""
+        self.imported: list[ImportPages] = []
         self.entry_error: tuple[FailureKind, str] | None = None
         """What changes and moves of entries are refused with."""
         self.found = LookUpReport(query_id=0)
@@ -250,13 +258,16 @@ class FakeEngine:
         self, path: str, prompt: list[int], *, namespace: bytes, adapter: bytes = b""
     ) -> TransferReport:
         self._check_ready()
-        await asyncio.to_thread(Path(path).write_bytes, bytes(prompt))
-        return TransferReport(query_id=0, tokens=len(prompt), bytes=len(prompt))
+        tokens = len(prompt) if self.exports is None else self.exports
+        pages = pages_of(prompt[:tokens])
+        await asyncio.to_thread(Path(path).write_bytes, pages)
+        return TransferReport(query_id=0, tokens=tokens, bytes=len(pages))
 
     async def import_pages(self, question: Callable[[int], ImportPages]) -> TransferReport:
         self._check_ready()
+        self.imported.append(question(0))
         size = len(await asyncio.to_thread(Path(question(0).path).read_bytes))
-        return TransferReport(query_id=0, tokens=size, bytes=size)
+        return TransferReport(query_id=0, tokens=size // 4, bytes=size)
 
     # -- the test's side -----------------------------------------------------------------------------------------------
 

@@ -1,5 +1,16 @@
 """The prompt cache as a resource with owners: what requests may have of it, what it did, and what becomes of it.
 
-namespaces  whose KV is whose: tenants, salts, isolated keys, and the generation that a flush ends
-segments    where in a rendered prompt its messages and tools stand, and which tokens spell them
+namespaces     whose KV is whose: tenants, salts, isolated keys, and the generation that a flush ends
+segments       where in a rendered prompt its messages and tools stand, and which tokens spell them
+objects        cache objects: prompts with a name, a lifetime and an owner; what is kept of them, and when they end
+object_fields  what clients may say of one; lifetimes: how they write a time
+object_view    an object as clients see it, with what the engine has of it now
+content        what an object is made of, read from a client and brought to token ids
+prefill        bringing a prompt into the cache without answering it
+caches         create, get, list, change, delete, warm, move; expiry: ends them when their time is over
+lookup         what a request would find
+flush          let nobody find these pages again
+transfer       objects as files, out and in
+stats          what of the cache is whose
+routes         the table of addresses below /v1/caches
 """

@@ -13,6 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from engine.backlog import Rejection
 from engine.failpoints import check_failpoint
 from gateway.app import create_app
+from gateway.caching.flush import FlushedScope
+from gateway.caching.object_fields import CreateCache
+from gateway.caching.object_view import wire as object_wire
+from gateway.caching.objects import CacheObject
 from gateway.chat_template import ChatTemplate
 from gateway.config import Http, Limits, Served
 from gateway.metrics import Metrics
@@ -74,6 +78,30 @@ def test_every_field_of_a_check_is_described_and_no_other() -> None:
     assert first_cells(of_request) == names([SchemaCheckRequest]) - names([ShapeFields])
     wire = _Findings(None).wire(ShapeFields.model_validate({"regex": "a"}).wish())
     assert first_cells(of_answer) == wire.keys()
+
+
+def test_every_field_of_a_cache_is_described_and_no_other() -> None:
+    text = section(API, "Caches")
+    made, rest = text.split("### Looking up")
+    flushed = rest.split("### Flushing")[1].split("###")[0]
+    of_object = made.split("A cache is")[1]
+    assert first_cells(made.split("A cache is")[0]) - {"messages", "prompt"} == names([CreateCache]) - {
+        "messages",
+        "prompt",
+    }
+    found = CacheObject(
+        id="cache_1",
+        tenant="t",
+        model="m",
+        created_at=0.0,
+        updated_at=0.0,
+        last_used_at=0.0,
+        expires_at=None,
+        digest=b"",
+        tokens=1,
+    )
+    assert first_cells(of_object) == object_wire(found, None, 0.0).keys()
+    assert first_cells(flushed) == names([FlushedScope])
 
 
 def test_the_page_says_what_fields_of_form_and_tools_are_for() -> None:
@@ -139,7 +167,7 @@ def test_every_address_is_listed() -> None:
         for route in app.router.routes()
         if route.resource is not None and route.method != "HEAD"
     }
-    listed = set(re.findall(r"`((?:GET|POST) /[^`\s]*)`", API))
+    listed = set(re.findall(r"`((?:GET|POST|PATCH|DELETE) /[^`\s]*)`", API))
     listed |= {address.replace(" /", " /v1/") for address in listed if address.endswith("tokenize")}
     assert listed == routed
 

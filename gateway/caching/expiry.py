@@ -1,0 +1,40 @@
+"""Ends cache objects when their time is over, and writes down which were used."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from cache.store import StoreError
+
+from ..log import faults
+from .caches import Caches
+
+INTERVAL = 1.0
+"""Seconds between two looks. Nothing depends on it: an object whose time is over is refused before anybody has looked."""
+
+
+async def keep_watch(caches: Caches, interval: float = INTERVAL) -> None:
+    """Until cancelled. A store that fails is told to the operator, and asked again later."""
+    while True:
+        await asyncio.sleep(interval)
+        try:
+            for ended in await caches.objects.sweep():
+                await caches.forget(ended)
+        except StoreError as error:
+            faults.error("cache objects cannot be written: %s", error)
+
+
+@asynccontextmanager
+async def watched(caches: Caches) -> AsyncIterator[None]:
+    """While inside; what was used until then is written down at the end."""
+    task = asyncio.create_task(keep_watch(caches), name="cache expiry")
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await caches.objects.sweep()

@@ -1,0 +1,171 @@
+"""POST /v1/caches/flush: let nobody find these pages again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import orjson
+from aiohttp import web
+from pydantic import Field
+
+from cache.lease import TIERS, FlushScope, Tier
+from engine.client import EngineClient
+from engine.request import FlushReport
+
+from ..auth import Access, Keyring
+from ..body import read_json
+from ..caller import CALLER
+from ..config import Limits
+from ..desk import Desk
+from ..errors import InvalidRequest
+from ..model import TextModel
+from ..openai.fields import Wire, parse
+from .lifetimes import read_ttl
+from .namespaces import Namespaces
+from .object_fields import check_label
+from .objects import CacheObject, CacheObjects
+
+
+class FlushedScope(Wire):
+    """What fits every field that is given; at least one has to be."""
+
+    tenant: str | None = Field(None, description="a whole tenant: your own, or as admin any")
+    all: bool = Field(False, description="everything of everybody; admin only")
+    model: str | None = Field(None, description="of this model")
+    cache_salt: str | None = Field(None, description="of requests with this salt")
+    prompt_cache_key: str | None = Field(None, description="that only requests with this key used")
+    tag: str | None = Field(None, description="that only entries with this tag hold")
+    cache_id: str | None = Field(None, description="of this cache, as far as no other needs them")
+    older_than: str | None = Field(None, description="not used for so long: 5m, 30m, 1h, 12h, 24h or <n>s")
+
+    @property
+    def narrow(self) -> bool:
+        """Less than all of a tenant's."""
+        return bool(self.model_fields_set - {"tenant", "all"})
+
+
+class FlushRequest(Wire):
+    scope: FlushedScope
+    tiers: list[Tier] | None = Field(None, description="of these tiers only: device, host, disk; default all")
+    dry_run: bool = Field(False, description="only say what would go")
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """A whole tenant ends with its generation, in O(1). Narrower scopes are looked for by the engine."""
+
+    objects: CacheObjects
+    namespaces: Namespaces
+    engine: EngineClient
+    desk: Desk
+    keyring: Keyring
+    model: TextModel
+    limits: Limits
+
+    async def handle(self, request: web.Request) -> web.Response:
+        asked = parse(FlushRequest, await read_json(request, self.limits), {})
+        tenant = self._tenant(asked.scope, request)
+        scope = await self._scope(asked, tenant)
+        self.desk.info()  # half a flush would be worse than none
+        report = await self._flush(asked, tenant, scope)
+        return web.Response(body=orjson.dumps(_wire(report, asked)), content_type="application/json")
+
+    async def everything(self) -> FlushReport:
+        """All pages of all tenants, and all objects."""
+        for tenant in tuple(self.objects.tenants):
+            await self.namespaces.flush(tenant)
+            self.objects.flushed(tenant)
+        return await self.engine.flush_cache(FlushScope())
+
+    async def _flush(self, asked: FlushRequest, tenant: str | None, scope: FlushScope) -> FlushReport:
+        if asked.dry_run:
+            return await self.engine.flush_cache(scope, dry_run=True)
+        if asked.scope.narrow or scope.tiers != TIERS:
+            return await self._part(asked, tenant, scope)
+        if tenant is None:
+            return await self.everything()
+        # first what decides, then what clears away: a request that comes in between finds nothing either
+        await self.namespaces.flush(tenant)
+        self.objects.flushed(tenant)
+        return await self.engine.flush_cache(scope)
+
+    async def _part(self, asked: FlushRequest, tenant: str | None, scope: FlushScope) -> FlushReport:
+        report = await self.engine.flush_cache(scope)
+        if scope.tiers == TIERS:
+            for owner in tuple(self.objects.tenants) if tenant is None else (tenant,):
+                for each in await self.objects.all(owner):
+                    if self._fits(each, asked.scope):
+                        await self.objects.end(each, "flushed")
+        return report
+
+    def _tenant(self, scope: FlushedScope, request: web.Request) -> str | None:
+        """Whose pages; None is everybody's. Raises ApiError 401 or 403 for others' without the admin key."""
+        if not scope.model_fields_set:
+            raise InvalidRequest("A scope names at least one thing.", param="scope")
+        own = request[CALLER].tenant.id
+        if scope.all and scope.tenant is not None:
+            raise InvalidRequest(
+                "'all' and 'tenant' exclude each other.", param="scope.all", code="conflicting_parameters"
+            )
+        if scope.all or scope.tenant not in (None, own):
+            self.keyring.authorise(Access.ADMIN, request.headers, request.remote)
+            return scope.tenant
+        if scope.model_fields_set == {"all"}:
+            raise InvalidRequest("A scope names at least one thing.", param="scope")
+        return own
+
+    async def _scope(self, asked: FlushRequest, tenant: str | None) -> FlushScope:
+        scope = asked.scope
+        if asked.tiers == []:
+            raise InvalidRequest("Invalid 'tiers': empty array.", param="tiers", code="empty_array")
+        for name in ("cache_salt", "prompt_cache_key", "tag"):
+            check_label(f"scope.{name}", getattr(scope, name), self.limits)
+        if scope.model is not None:
+            self.model.check_name(scope.model)
+        if tenant is None and (scope.cache_salt or scope.prompt_cache_key or scope.cache_id):
+            raise InvalidRequest("Salts, keys and caches belong to a tenant: name it.", param="scope.tenant")
+        if scope.cache_id is not None:
+            await self.objects.live(tenant or "", scope.cache_id, param="scope.cache_id")
+        idle = None if scope.older_than is None else read_ttl(scope.older_than, param="scope.older_than")
+        return FlushScope(
+            tenant=tenant,
+            namespaces=self._namespaces(scope, tenant),
+            adapter=None if scope.model is None else b"",
+            group=self.namespaces.group(tenant, scope.prompt_cache_key) or None if tenant else None,
+            tag=scope.tag,
+            entry_id=scope.cache_id,
+            idle_for=idle,
+            tiers=TIERS if asked.tiers is None else tuple(tier for tier in TIERS if tier in asked.tiers),
+        )
+
+    def _namespaces(self, scope: FlushedScope, tenant: str | None) -> tuple[bytes, ...] | None:
+        """A salt decides a namespace; so does a key where keys are isolated."""
+        if tenant is None or (scope.cache_salt is None and scope.prompt_cache_key is None):
+            return None
+        narrowed = self.namespaces.of(tenant, salt=scope.cache_salt, key=scope.prompt_cache_key)
+        if scope.cache_salt is None and narrowed == self.namespaces.of(tenant):
+            return None  # the key only groups here
+        return (narrowed,)
+
+    def _fits(self, each: CacheObject, scope: FlushedScope) -> bool:
+        idle = self.objects.clock() - each.last_used_at
+        return (
+            scope.cache_salt in (None, each.salt)
+            and scope.prompt_cache_key in (None, each.key)
+            and scope.tag in (None, each.tag)
+            and scope.cache_id in (None, each.id)
+            and (scope.older_than is None or idle >= read_ttl(scope.older_than, param="scope.older_than"))
+        )
+
+
+def _wire(report: FlushReport, asked: FlushRequest) -> dict[str, object]:
+    return {
+        "object": "cache.flush",
+        "dry_run": asked.dry_run,
+        "pages": report.pages,
+        "tokens": report.tokens,
+        "bytes": {tier: report.bytes.get(tier, 0) for tier in TIERS},
+        "entries": report.entries,
+        "in_use": report.in_use,
+        "kept": report.kept,
+    }

@@ -1,0 +1,67 @@
+"""A cache object as clients see it: what the gateway keeps of it, and how the engine's entry is now."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from cache.lease import EvictionCause
+from engine.request import EntryState
+
+from .lifetimes import spell_ttl
+from .objects import CacheObject
+
+Status = Literal["active", "cold", "broken", "expired", "flushed", "unknown"]
+"""All of it is cached; nothing is, since the engine was started again, say; part of it had to go before its time; it has
+ended, by time or by a flush; the engine cannot be asked."""
+
+
+def status_of(found: CacheObject, entry: EntryState | None, now: float) -> Status:
+    """How an object is, `entry` being all that the engine knows of it."""
+    ending = found.ending(now)
+    if ending is not None:
+        return ending
+    if entry is None:
+        return "cold"
+    cached = entry.device + entry.host + entry.disk
+    if not cached:
+        return "cold" if entry.cause is None else "broken"
+    return "active" if cached >= entry.tokens else "broken"
+
+
+def wire(
+    found: CacheObject, entry: EntryState | None, now: float, *, asked: bool = True
+) -> dict[str, object]:
+    """`asked` is False where the engine could not be: then tiers and hits are null rather than 0."""
+    ended = found.ending(now) is not None
+    known = entry if not ended else None
+    status = status_of(found, entry, now) if asked or ended else "unknown"
+    return {
+        "id": found.id,
+        "object": "cache",
+        "name": found.name,
+        "model": found.model,
+        "created_at": int(found.created_at),
+        "updated_at": int(found.updated_at),
+        "last_used_at": int(found.last_used_at),
+        "expires_at": None if found.expires_at is None else math.ceil(found.expires_at),
+        "ttl": None if found.ttl is None else spell_ttl(found.ttl),
+        "pin": found.pin,
+        "priority": found.priority,
+        "tag": found.tag or None,
+        "lowest": found.lowest,
+        "tokens": found.tokens,
+        "status": status,
+        "cause": _cause(known, status),
+        "tiers": None if status == "unknown" else _tiers(known),
+    }
+
+
+def _cause(entry: EntryState | None, status: Status) -> EvictionCause | None:
+    return entry.cause if entry is not None and status == "broken" else None
+
+
+def _tiers(entry: EntryState | None) -> dict[str, int]:
+    if entry is None:
+        return {"device": 0, "host": 0, "disk": 0}
+    return {"device": entry.device, "host": entry.host, "disk": entry.disk}
