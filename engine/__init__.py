@@ -20,6 +20,7 @@ restarts, poison
 prepare     what a request must satisfy (light)
 sequence    the running state of one answer (light)
 batch       a plan for one step and what came of it (light)
+calibration what steps cost here, and what a hit saves (light)
 account     what one request took from the engine and left in its cache (light)
 scheduler   which sequences run next, on which pages; a pure state machine (light)
 group       its view of a request: the sequences, the tenant (light)

@@ -14,6 +14,7 @@ from grammar.tokenizer_file import TokenizerError
 from grammar.vocabulary import Vocabulary, byte_vocabulary, load_vocabulary
 
 from .batch import Runner, RunnerInfo
+from .calibration import Calibration
 from .compilations import MakeCompiler, NoCompiler
 from .config import EngineConfig, check_config
 from .core import Engine
@@ -35,6 +36,7 @@ def assemble(config: EngineConfig, *, compiler: MakeCompiler | None = None) -> E
     runner = _load_runner(config)
     info = runner.info
     cache = PrefixCache(info.pages, info.page_size, enabled=config.prefix_cache)
+    calibration = Calibration(config.max_step_tokens)
     scheduler = Scheduler(
         cache=cache,
         max_running=config.max_running,
@@ -49,6 +51,7 @@ def assemble(config: EngineConfig, *, compiler: MakeCompiler | None = None) -> E
             dtype=info.dtype,
             page_size=info.page_size,
         ),
+        saved=calibration.saved,
     )
     vocabulary, own_compiler = _grammars(config, info)
     failpoints = _failpoints(config, cache) if config.test_mode else None
@@ -57,6 +60,7 @@ def assemble(config: EngineConfig, *, compiler: MakeCompiler | None = None) -> E
         runner if failpoints is None else FaultyRunner(runner, failpoints),
         vocabulary=vocabulary,
         compiler=compiler or own_compiler,
+        calibration=calibration,
         forced_tokens=config.forced_tokens,
         end_runaways=config.end_runaways,
         failpoints=failpoints,

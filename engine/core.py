@@ -22,6 +22,7 @@ from grammar.vocabulary import Vocabulary
 
 from .account import never_queued
 from .batch import Masks, Plan, PlannedRow, RowResult, Runner, RunnerInfo, StepResult
+from .calibration import Calibration
 from .compilations import Compilations, MakeCompiler
 from .errors import BadRequest
 from .failpoints import Failpoints
@@ -64,16 +65,19 @@ class Engine:
         *,
         vocabulary: Vocabulary,
         compiler: MakeCompiler,
+        calibration: Calibration,
         forced_tokens: bool = True,
         end_runaways: bool = True,
         failpoints: Failpoints | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` is the scheduler's. The engine closes the compiler that it makes."""
+        """`clock` is the scheduler's, who asks `calibration` what the steps that are measured here cost. The engine closes
+        the compiler that it makes."""
         self._scheduler = scheduler
         self._runner = runner
         self._clock = clock
         self._failpoints = failpoints
+        self._calibration = calibration
         self._threads = ThreadPoolExecutor(MASK_THREADS, thread_name_prefix="masks")
         guard = RunawayGuard.of(vocabulary) if end_runaways else None
         self._matchers = Matchers(self._threads, vocabulary, forces=forced_tokens, guard=guard, clock=clock)
@@ -144,8 +148,10 @@ class Engine:
     def run(self, plan: Plan) -> StepResult:
         """Carry a plan out. Rows of requests that make the runner raise come back as errors; the others are computed."""
         masks = self._matchers.start(plan)
+        began = self._clock()
         try:
             result = self._runner.run(plan, masks)
+            self._calibration.measured(plan, self._clock() - began)
         except Exception:  # noqa: BLE001 - a runner may fail in any way
             self._log.exception("step %d failed", plan.step)
             result = self._run_one_by_one(plan, masks)

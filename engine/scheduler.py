@@ -41,6 +41,10 @@ from .single_flight import SingleFlight
 from .totals import Census, Totals
 from .waiting import WaitingQueue
 
+Saved = Callable[[int, int, float], float]
+"""Seconds that it saves to find so many tokens (the second) of a prompt of so many (the first), brought up in so many
+seconds (the third)."""
+
 ABREAST = 4
 """So many prompts longer than a step are computed side by side. The next of them waits."""
 
@@ -59,6 +63,10 @@ class Events:
     ended: tuple[RequestEnded, ...]
 
 
+def _nothing_saved(tokens: int, cached: int, loading: float) -> float:
+    return 0.0
+
+
 @dataclass(slots=True)
 class _Flight:
     plan: Plan
@@ -69,7 +77,7 @@ class Scheduler:
     """Owns every sequence from `submit` to its end, and every page through its cache.
 
     `root_key(namespace, adapter)` names the tree a request shares pages in. At least `watermark_pages` stay available
-    when a sequence is admitted while others run, so that those can grow.
+    when a sequence is admitted while others run, so that those can grow. `saved` estimates what hits save.
     """
 
     def __init__(
@@ -82,6 +90,7 @@ class Scheduler:
         watermark_pages: int = 0,
         clock: Callable[[], float],
         root_key: Callable[[bytes, bytes], bytes],
+        saved: Saved = _nothing_saved,
     ) -> None:
         if not 1 <= max_running <= max_step_tokens:
             raise ValueError(
@@ -98,6 +107,7 @@ class Scheduler:
         self.watermark_pages = watermark_pages
         self._clock = clock
         self._root_key = root_key
+        self._saved = saved
         self._groups: dict[str, Group] = {}
         self._tenants: dict[str, Tenant] = {}
         self._tables = PageTables(cache)
@@ -562,13 +572,15 @@ class Scheduler:
     def _tell_start(self, member: Member) -> None:
         """Once for a request, by the first of its choices that is admitted: only this hit counts."""
         group, cached = member.group, member.computed
-        group.account.start(cached, 0.0)
+        saved = self._saved(member.prompt_len, cached, 0.0)
+        group.account.start(cached, saved)
+        self._totals.saved += saved
         self._totals.prompt_tokens += member.prompt_len
         self._totals.cached_tokens += cached
         if member.cursor.namespace is not None and not member.reads_nothing:
             self._totals.looked_up_tokens += member.prompt_len
         queued = self._clock() - group.arrival
-        self._started.append(RequestStarted(group.request.request_id, cached, queued))
+        self._started.append(RequestStarted(group.request.request_id, cached, queued, saved=saved))
 
     def _requeue(self, members: list[Member]) -> None:
         """Those that waited for a leader wait for room now, each in its old place."""
