@@ -20,12 +20,24 @@ class ThrottledLog:
 
     def exception(self, message: str, *args: object) -> None:
         """Log with the traceback of the exception being handled."""
+        if self._is_due(message):
+            self._logger.exception(message, *args)
+            self._count(message)
+
+    def warning(self, message: str, *args: object) -> None:
+        if self._is_due(message):
+            self._logger.warning(message, *args)
+            self._count(message)
+
+    def _is_due(self, message: str) -> bool:
         now = self._clock()
         if now < self._next.get(message, now):
             self._held_back[message] = self._held_back.get(message, 0) + 1
-            return
+            return False
         self._next[message] = now + INTERVAL
+        return True
+
+    def _count(self, message: str) -> None:
         more = self._held_back.pop(message, 0)
-        self._logger.exception(message, *args)
         if more:
             self._logger.error("%d more like this were not logged since the last one", more)

@@ -13,7 +13,7 @@ from ..lease import FlushScope, TenantLimits
 from .host import TierTotals
 from .index import Rank, Root, TierIndex, TierPage
 from .page import PageMeta
-from .page_files import FoundPage
+from .page_file import FoundPage
 
 
 class DiskTier:

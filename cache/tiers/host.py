@@ -13,12 +13,11 @@ from .page import PageMeta
 
 @dataclass(slots=True)
 class TierTotals:
-    """What a tier did since the start, in pages; `hits` in pages too."""
+    """What a tier did since the start, in pages: see `engine.request.TierCounters`."""
 
     stored: int = 0
     evicted: int = 0
     failed: int = 0
-    hits: int = 0
 
 
 class HostTier:

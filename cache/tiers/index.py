@@ -48,7 +48,8 @@ class Root:
 class TierPage:
     """A page in a tier. `place` is what the tier keeps it at; it can be read once it is `filled`.
 
-    `pins` count those who read or write it: it cannot go before they are done. It was used at `used`, by the index's clock,
+    `pins` count those who read or write it: it cannot go before they are done. `lasting`: it is to be written to disk too;
+    `from_disk`: it came from there, and nobody has used it since. It was used at `used`, by the index's clock,
     `hits` times, and is leased until `until`. Out of the tier it is not `alive`, which is all that other threads look at.
     """
 
@@ -60,6 +61,8 @@ class TierPage:
     until: float = -math.inf
     pins: int = 0
     filled: bool = False
+    lasting: bool = False
+    from_disk: bool = False
     alive: bool = True
     stamp: int = 0
 
@@ -163,6 +166,13 @@ class TierIndex:
             page.used = now
             page.hits += 1
             self._place(page)
+
+    def renew(self, page: TierPage, *, hits: int, until: float) -> None:
+        """It was used in a tier above: so often by now, and leased until then."""
+        page.used = self.now()
+        page.hits = max(page.hits, hits)
+        self.lease(page, until)
+        self._place(page)
 
     def lease(self, page: TierPage, until: float) -> None:
         """At least until then; never shorter than before."""

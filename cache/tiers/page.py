@@ -13,13 +13,12 @@ from ..lease import Tier
 
 class PageMeta(msgspec.Struct, frozen=True, kw_only=True):
     """`chain` names the page: `page_chain(parent, tokens)`, where `parent` is the chain of the page before it, and that of
-    the first page `root`. `depth` pages come before it. `namespace` and `adapter` are what `root` was made of, `tenant` is
+    the first page `root`. `namespace` and `adapter` are what `root` was made of, `tenant` is
     who wrote it, `group` and `tag` as in `cache.lease`. It is gone `max_age` seconds after its last use."""
 
     chain: bytes
     parent: bytes
     root: bytes
-    depth: int
     tokens: tuple[int, ...]
     tenant: str = ""
     namespace: bytes = b""
@@ -37,10 +36,10 @@ def page_chain(parent: bytes, tokens: Sequence[int]) -> bytes:
 
 
 def chains(
-    parent: bytes, tokens: Sequence[int], page_size: int, *, first: int = 0
+    parent: bytes, tokens: Sequence[int], page_size: int, *, first: int, limit: int
 ) -> Iterator[tuple[bytes, tuple[int, ...]]]:
-    """Chain and tokens of each whole page of `tokens` from the page `first` on; `parent` is the chain before that."""
-    for start in range(first * page_size, len(tokens) - page_size + 1, page_size):
+    """Chain and tokens of each whole page of `tokens[:limit]` from the page `first` on; `parent` is the chain before that."""
+    for start in range(first * page_size, limit - page_size + 1, page_size):
         key = tuple(tokens[start : start + page_size])
         parent = page_chain(parent, key)
         yield parent, key

@@ -20,7 +20,6 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from .page import PageMeta
@@ -28,6 +27,7 @@ from .page_file import (
     ALIGNMENT,
     BadPageFile,
     FileHeader,
+    FoundPage,
     PageKind,
     aligned,
     check_header,
@@ -39,14 +39,6 @@ from .page_file import (
 
 class DirectoryInUse(Exception):
     """Another engine has it."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoundPage:
-    """A page that was there at the start, unused for `idle` seconds, by the clock of the file system."""
-
-    header: FileHeader
-    idle: float
 
 
 class PageFiles:
@@ -158,15 +150,24 @@ class PageFiles:
         with self._rename, contextlib.suppress(OSError):
             self._path(meta).unlink(missing_ok=True)
 
-    def drop_root(self, root: bytes) -> Callable[[], None] | None:
+    def drop_root(self, root: bytes) -> Callable[[], None]:
         """Take a root's pages out of reach at once. What is returned deletes them, whenever there is time for it."""
+        directory = self._pages / root.hex()
         trash = self._trash / str(next(self._numbers))
         with self._rename:
             try:
-                (self._pages / root.hex()).rename(trash)
-            except FileNotFoundError:
-                return None
-        return lambda: shutil.rmtree(trash, ignore_errors=True)
+                directory.rename(trash)
+            except OSError:  # there is none, or the disk fails: what can be deleted is deleted all the same
+                trash = directory
+        return lambda: self._delete(trash)
+
+    def _delete(self, directory: Path) -> None:
+        descriptor = os.open(self._pages, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)  # not even a power failure undoes the renaming
+        finally:
+            os.close(descriptor)
+        shutil.rmtree(directory, ignore_errors=True)
 
     def _path(self, meta: PageMeta) -> Path:
         return self._pages / meta.root.hex() / meta.chain.hex()

@@ -14,9 +14,9 @@ def path_of(tokens: Sequence[int], *, page_size: int = 2, root: bytes = ROOT, **
     """The pages of a prompt, from its root on."""
     parent = root
     pages: list[PageMeta] = []
-    for depth in range(len(tokens) // page_size):
-        key = tuple(tokens[depth * page_size : (depth + 1) * page_size])
+    for at in range(len(tokens) // page_size):
+        key = tuple(tokens[at * page_size : (at + 1) * page_size])
         chain = page_chain(parent, key)
-        pages.append(PageMeta(chain=chain, parent=parent, root=root, depth=depth, tokens=key, **meta))
+        pages.append(PageMeta(chain=chain, parent=parent, root=root, tokens=key, **meta))
         parent = chain
     return pages

@@ -1,0 +1,289 @@
+"""Pages on their way between the host's memory and disk, moved by threads while the engine makes its steps.
+
+    spill   a page in a slot is written to a file; one thread does that, and what else changes files, in order
+    fetch   the pages of a prefix are read into slots before their request is queued; a few threads do that
+
+What a thread does is told to the engine's thread through `take`. A slot that is written or read is pinned, whoever flushes
+or aborts meanwhile. A page that cannot be written is not on disk, and one that cannot be read never was: both are counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from cache.lease import FlushScope
+from cache.tiers.disk import DiskTier
+from cache.tiers.host import HostTier
+from cache.tiers.index import TierPage
+from cache.tiers.page import PageMeta
+from cache.tiers.page_files import PageFiles
+
+from .load_costs import LoadCosts
+from .throttled_log import ThrottledLog
+
+_log = logging.getLogger(__name__)
+
+READERS = 4
+QUEUED_SPILLS = 256
+"""Pages that may wait to be written. The next one is simply not."""
+
+Job = Callable[[], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Read:
+    """A page that is being read into a slot, and the requests that wait for it."""
+
+    page: TierPage
+    source: TierPage
+    waiting: set[str] = field(default_factory=set)
+    future: Future[float] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Fetch:
+    """What a request waits for, until `due`, and the slots that stay its own until it is admitted or ends."""
+
+    reads: set[_Read]
+    claims: list[TierPage]
+    due: float
+
+
+class DiskTraffic:
+    """For the engine's thread. `slot` gives the bytes of a slot, `wake` is called by threads when there is something to take.
+
+    `clock` is the scheduler's.
+    """
+
+    def __init__(
+        self,
+        host: HostTier,
+        disk: DiskTier,
+        files: PageFiles,
+        *,
+        costs: LoadCosts,
+        slot: Callable[[int], memoryview],
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._host = host
+        self._disk = disk
+        self._files = files
+        self._costs = costs
+        self._slot = slot
+        self._wake = wake
+        self._clock = clock
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="spill")
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="fetch")
+        self._done: deque[Job] = deque()  # for the engine's thread
+        self._spills: set[Future[bool]] = set()
+        self._reads: dict[TierPage, _Read] = {}  # by the slot's page
+        self._fetches: dict[str, _Fetch] = {}
+        self._ready: list[str] = []
+        self.skipped = 0
+        """Pages that were not written because too many waited."""
+        self._log = ThrottledLog(_log, clock)
+
+    # ---- down --------------------------------------------------------------------------------------------------------
+
+    def spill(self, page: TierPage) -> None:
+        """Write a page that is in its slot to disk, some time; unless it is there, or too much waits already."""
+        meta = page.meta
+        if self._disk.holds(meta.root, meta.chain):
+            return
+        if len(self._spills) >= QUEUED_SPILLS:
+            self.skipped += 1
+            page.lasting = False  # the next use asks again
+            return
+        target = self._reserve(meta, hits=page.hits, until=page.until)
+        if target is None:
+            return
+        self._host.pin(page)
+        payload = self._slot(page.place)
+        future = self._writer.submit(
+            self._files.write, meta, payload, wanted=lambda: target.wanted, hits=page.hits
+        )
+        self._spills.add(future)
+        future.add_done_callback(lambda done: self._tell(partial(self._spilled, page, target, done)))
+
+    def _reserve(self, meta: PageMeta, *, hits: int, until: float) -> TierPage | None:
+        target, gone = self._disk.reserve(meta, hits=hits, until=until)
+        if gone is not None:
+            self._remove(gone.meta)
+        return target
+
+    def _spilled(self, page: TierPage, target: TierPage, done: Future[bool]) -> None:
+        self._spills.discard(done)
+        self._host.unpin(page)
+        self._written(target, done)
+
+    def _written(self, target: TierPage, done: Future[bool]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if error is not None:
+            self._log.warning("a page could not be written to disk: %s", error)
+            self._disk.totals.failed += 1
+        if not done.cancelled() and error is None and done.result():
+            self._disk.settle(target)
+        else:
+            self._disk.drop(target)
+
+    def _remove(self, meta: PageMeta) -> None:
+        self._writer.submit(self._files.remove, meta)
+
+    # ---- up ----------------------------------------------------------------------------------------------------------
+
+    def fetch(self, request_id: str, found: list[TierPage], first: int) -> bool:
+        """Read the pages `found` on disk, which begin at page `first` of a prompt, into slots. True if that is worth waiting
+        for: `take` names the request when it has waited enough."""
+        if not self._costs.disk_pays(first, len(found)):
+            return False
+        fetch = _Fetch(set(), [], self._clock() + self._costs.wait_for_disk(first, len(found)))
+        for source in found:
+            read = self._begin(source)
+            if read is None:
+                break  # no slot for it, and what comes after is of no use without it
+            if isinstance(read, _Read):
+                read.waiting.add(request_id)
+                fetch.reads.add(read)
+                read_page = read.page
+            else:
+                read_page = read
+            self._host.pin(read_page)
+            fetch.claims.append(read_page)
+        if not fetch.reads:
+            self._unclaim(fetch)
+            return False
+        self._disk.index.use(found)
+        self._fetches[request_id] = fetch
+        return True
+
+    def _begin(self, source: TierPage) -> _Read | TierPage | None:
+        """The read of a page, a new one or one that goes on; or the page, if its slot is filled already."""
+        meta = source.meta
+        page = self._host.index.get(meta.root, meta.chain)
+        if page is not None:
+            return page if page.filled else self._reads.get(page)
+        page = self._host.reserve(meta, hits=source.hits, until=source.until)
+        if page is None:
+            return None
+        page.from_disk = True
+        page.lasting = True  # it is there already
+        read = self._reads[page] = _Read(page, source)
+        read.future = self._readers.submit(self._read, meta, self._slot(page.place))
+        read.future.add_done_callback(lambda done: self._tell(partial(self._end, read, done)))
+        return read
+
+    def _read(self, meta: PageMeta, into: memoryview) -> float:
+        """On a reader's thread. The seconds it took, negative if the page could not be had."""
+        started = time.perf_counter()
+        whole = self._files.read(meta, into)
+        seconds = time.perf_counter() - started
+        return seconds if whole else -1.0
+
+    def _end(self, read: _Read, done: Future[float]) -> None:
+        page = read.page
+        del self._reads[page]
+        if done.cancelled():
+            self._host.abandon(page)
+        elif done.exception() is None and done.result() >= 0:
+            self._costs.learn_disk(done.result() / READERS)
+            self._host.fill(page)
+        else:
+            self._disk.totals.failed += 1
+            self._disk.drop(read.source)
+            self._host.abandon(page)
+        for request_id in read.waiting:
+            fetch = self._fetches[request_id]
+            fetch.reads.discard(read)
+            if not fetch.reads:
+                self._ready.append(request_id)
+
+    @property
+    def next_due(self) -> float | None:
+        """When somebody has waited enough, by the clock; None if nobody waits."""
+        return min((fetch.due for fetch in self._fetches.values() if fetch.reads), default=None)
+
+    def take(self) -> list[str]:
+        """The requests that have waited enough since the last time: what could be read for them is in their slots."""
+        while self._done:
+            self._done.popleft()()
+        now = self._clock()
+        for request_id, fetch in self._fetches.items():
+            if fetch.reads and fetch.due <= now:
+                self._ready.append(request_id)
+                self._stop_waiting(request_id, fetch)
+        ready, self._ready = self._ready, []
+        return ready
+
+    def drop(self, request_id: str) -> None:
+        """A request was admitted or has ended: its slots are like any others. Unknown ones are ignored."""
+        fetch = self._fetches.pop(request_id, None)
+        if fetch is not None:
+            self._stop_waiting(request_id, fetch)
+            self._unclaim(fetch)
+
+    def _stop_waiting(self, request_id: str, fetch: _Fetch) -> None:
+        for read in fetch.reads:
+            read.waiting.discard(request_id)
+            if not read.waiting and read.future is not None:
+                read.future.cancel()  # if no thread has begun with it
+        fetch.reads.clear()
+
+    def _unclaim(self, fetch: _Fetch) -> None:
+        for page in fetch.claims:
+            self._host.unpin(page)
+
+    # ---- flush, expiry, end ------------------------------------------------------------------------------------------
+
+    def flush(self, scope: FlushScope) -> int:
+        """Nobody finds these pages again, from now on; their files go in the background. How many pages it were."""
+        roots, pages = self._disk.flush(scope)
+        for root in roots:
+            self._writer.submit(self._files.drop_root(root.key))
+        self.forget(pages)
+        return sum(len(root.pages) for root in roots) + len(pages)
+
+    def forget(self, pages: Iterable[TierPage]) -> None:
+        """Pages were dropped from the tier: their files go."""
+        for page in pages:
+            self._remove(page.meta)
+
+    def drain(self, seconds: float) -> None:
+        """Wait until what was spilled is written, but not longer than that."""
+        due = time.monotonic() + seconds
+        while self._spills and time.monotonic() < due:
+            time.sleep(0.002)
+            self.take()
+
+    def close(self) -> None:
+        """Nothing is read or written any more, but what has begun ends, and files that have to go go."""
+        self._readers.shutdown(wait=True, cancel_futures=True)
+        for spill in list(self._spills):
+            spill.cancel()
+        self._writer.shutdown(wait=True)
+        self._files.close()
+
+    def _tell(self, job: Job) -> None:
+        """On any thread."""
+        self._done.append(job)
+        self._wake()
+
+    def check(self) -> None:
+        """Assert that every fetch and read knows the other."""
+        for request_id, fetch in self._fetches.items():
+            assert all(request_id in read.waiting for read in fetch.reads), (
+                "a read does not know who waits for it"
+            )
+            assert all(page.pins for page in fetch.claims), "a claimed slot could be given away"
+        for page, read in self._reads.items():
+            assert read.page is page
+            assert page.pins
+            assert not page.filled
+            for request_id in read.waiting:
+                assert read in self._fetches[request_id].reads, "a read tells somebody who does not wait"

@@ -1,0 +1,51 @@
+"""Whether bringing pages up from a lower tier is cheaper than computing them again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+_LEARNS = 0.2  # the weight of what was measured last
+PATIENCE = 3.0
+"""A read from disk may take so many times what is expected of it before nobody waits any more."""
+SLACK = 0.05
+"""And so many seconds longer: a disk that was idle has to wake up."""
+
+Recompute = Callable[[int, int], float]
+"""Seconds to compute so many positions (second) that so many others (first) come before."""
+
+
+def always_dear(before: int, positions: int) -> float:
+    """What computing costs as long as nobody knows: loading is always cheaper."""
+    return math.inf
+
+
+class LoadCosts:
+    """Seconds a page. `host_page` is measured at the start, `disk_page` learned with every read."""
+
+    def __init__(
+        self, *, host_page: float, disk_page: float, page_size: int, recompute: Recompute = always_dear
+    ) -> None:
+        self.host_page = host_page
+        self.disk_page = disk_page
+        self._page_size = page_size
+        self._recompute = recompute
+
+    def recompute(self, first: int, pages: int) -> float:
+        """Seconds to compute the pages from `first` on again."""
+        return self._recompute(first * self._page_size, pages * self._page_size)
+
+    def host_pays(self, first: int, pages: int) -> bool:
+        return pages > 0 and pages * self.host_page < self.recompute(first, pages)
+
+    def disk_pays(self, first: int, pages: int) -> bool:
+        """From disk a page goes through the host's memory."""
+        return pages > 0 and pages * (self.disk_page + self.host_page) < self.recompute(first, pages)
+
+    def wait_for_disk(self, first: int, pages: int) -> float:
+        """How long to wait for a read at most: no longer than computing takes."""
+        return min(PATIENCE * pages * self.disk_page + SLACK, self.recompute(first, pages))
+
+    def learn_disk(self, seconds: float) -> None:
+        """A page was read in so many seconds of somebody's waiting."""
+        self.disk_page += _LEARNS * (seconds - self.disk_page)
