@@ -1,9 +1,9 @@
 """The gateway: HTTP, JSON, text and keys on one side; token ids to an engine on the other. It never loads torch.
 
-Coming up        `__main__` (command line) · `serve` · `options`, `config`, `key_file` · `start_plan` · `app` (composition root)
-                 · `server` (socket, signals, drain) · `lifecycle` · `connection`
-Around requests  `routes` · `middleware` (id, log line, errors, deadline) · `auth` · `browsers` (Host, Origin, CORS) · `caller`
-                 · `errors` · `log` · `body` · `sse`
+Coming up        `__main__` (command line) · `serve` · `options`, `config`, `key_file`, `tenants` · `start_plan`
+                 · `app` (composition root) · `server` (socket, signals, drain) · `lifecycle` · `connection`
+Around requests  `routes` · `middleware` (id, log line, errors, deadline) · `auth`, `key_store`, `key_watch`
+                 · `browsers` (Host, Origin, CORS) · `caller` · `errors` · `log` · `body` · `sse`
 On the way down  `openai/` (wire models and handlers) · `prompts`, `text_threads` (tokenising off the loop) · `chat_template`,
                  `message_adapter`, `template_sandbox` · `tokenizer`, `special_tokens` · `tools/` (what may be called)
                  · `structured/` (what shape is asked for) · `reply_format`, `reasoning`, `replies` (grammar and parser of a
@@ -12,7 +12,7 @@ On the way down  `openai/` (wire models and handlers) · `prompts`, `text_thread
 On the way up    `generation` (engine events to pieces of text) · `pieces` · `reply`, `attribution` (thoughts and calls)
                  · `detokenizer` · `stops` · `openai/answer` (whole or streamed)
 Looking in       `health` · `metrics` · `admin` · `docs` · `version`
-Commands         `pull` · `chat_cli` · `bench` · `doctor` · `api_client`
+Commands         `pull` · `keys_cli` · `chat_cli` · `bench` · `doctor` · `api_client`
 
 Rules that show on the wire
 ---------------------------

@@ -12,10 +12,10 @@ import uvloop
 from engine.errors import EngineError
 
 from .api_client import ApiError
-from .config import EngineOptions, Http, Limits, ModelOptions
+from .config import CacheOptions, EngineOptions, Http, Limits, ModelOptions
 from .options import ENVIRONMENT_PREFIX, options_of, read, read_file, sections_of
 
-SERVE_PARTS = (Http, ModelOptions, EngineOptions, Limits)
+SERVE_PARTS = (Http, ModelOptions, EngineOptions, CacheOptions, Limits)
 LOCAL = "http://127.0.0.1:8000/v1"
 
 
@@ -51,14 +51,16 @@ def serve(model: str | None, **values: Any) -> None:
     """
     from .serve import serve as run_server
 
-    parts = (
-        read(Http, values),
-        read(ModelOptions, values),
-        read(EngineOptions, values),
-        read(Limits, values),
+    server = run_server(
+        model,
+        http=read(Http, values),
+        models=read(ModelOptions, values),
+        engine=read(EngineOptions, values),
+        caching=read(CacheOptions, values),
+        limits=read(Limits, values),
     )
     _log_to_stderr()
-    raise SystemExit(uvloop.run(run_server(model, *parts)))
+    raise SystemExit(uvloop.run(server))
 
 
 @cli.command(short_help="Fetch or import a model.")
@@ -72,6 +74,54 @@ def pull(model: str | None, store: Path, offline: bool) -> None:
 
     local = fetch(store, model, Console(stderr=True), offline=offline)
     click.echo(f"{local.id}: {local.path}")
+
+
+@cli.group(short_help="Make, show and revoke API keys.")
+def keys() -> None:
+    """Make, show and revoke the API keys in a key file. A running server that uses the file follows within two seconds."""
+
+
+_key_file_options = options_of(Http, ModelOptions, only=("key_store", "store"))
+
+
+@keys.command("create", short_help="Make a key and show it once.")
+@click.argument("name")
+@click.option("--tenant", help="whose key it is: keys of a tenant share a cache; default: NAME")
+@click.option("--expires", help="after what time it ends, such as 30d; default: never")
+@_key_file_options
+@click.option("--json", "as_json", is_flag=True, help="one JSON object instead of the key alone")
+def create_key(
+    *, name: str, tenant: str | None, expires: str | None, key_store: Path | None, store: Path, as_json: bool
+) -> None:
+    """Make a key called NAME. It is shown now and never again; the file keeps its digest."""
+    from .keys_cli import create, key_file
+
+    try:
+        create(key_file(key_store, store), name, tenant, expires, as_json=as_json)
+    except ValueError as error:
+        raise click.UsageError(f"--expires: {error}") from None
+
+
+@keys.command("list", short_help="Show keys.")
+@click.option("--all", "everything", is_flag=True, help="revoked and expired ones too")
+@_key_file_options
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of a table")
+def list_keys(everything: bool, key_store: Path | None, store: Path, as_json: bool) -> None:
+    """Show the keys that may be used: whose they are and how they end."""
+    from .keys_cli import key_file, show
+
+    show(key_file(key_store, store), everything=everything, as_json=as_json)
+
+
+@keys.command("revoke", short_help="End a key.")
+@click.argument("key")
+@_key_file_options
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of a line")
+def revoke_key(key: str, key_store: Path | None, store: Path, as_json: bool) -> None:
+    """End KEY, given by its id or its name."""
+    from .keys_cli import key_file, revoke
+
+    revoke(key_file(key_store, store), key, as_json=as_json)
 
 
 @cli.command(short_help="Talk to a running server.")

@@ -28,6 +28,8 @@ from .config import Http, Limits, Served
 from .desk import Desk
 from .docs import Docs
 from .health import Health
+from .key_store import KeyStore
+from .key_watch import KeyWatch
 from .lifecycle import Lifecycle
 from .metrics import Metrics
 from .middleware import Doorkeeper, Observer
@@ -92,7 +94,8 @@ def create_app(
     replies = Replies(family, tokenizer.specials.ids.keys(), threads)
     answerer = Answerer(desk, threads, http, limits)
     health = Health(engine, lifecycle)
-    keyring = Keyring(http.api_keys, http.admin_key)
+    keys = None if http.key_store is None else KeyWatch(KeyStore(http.key_store))
+    keyring = Keyring(http.api_keys, http.admin_key, keys)
     objects = CacheObjects(store or MemoryStore(), namespaces.generation, most=limits.max_caches)
     contents = Contents(model, prompts, offers, limits)
     caches = Caches(objects, contents, Prefill(desk), engine, model, tenants, limits)
@@ -125,7 +128,8 @@ def create_app(
     doorkeeper = Doorkeeper(keyring, routes, lifecycle, limits.request_timeout)
     app.middlewares.extend([observer.observe, doorkeeper.admit])
     app.on_response_prepare.append(observer.add_headers)
-    app.cleanup_ctx.extend([*contexts, _closing(threads), _watching(caches)])
+    watched = [] if keys is None else [keys.context]
+    app.cleanup_ctx.extend([*watched, *contexts, _closing(threads), _watching(caches)])
     app[DESK] = desk
     app[LIFECYCLE] = lifecycle
     return app

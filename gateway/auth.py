@@ -1,7 +1,7 @@
 """Who is calling: API keys, tenants, and what each route asks for.
 
-Keys are kept and looked up as SHA-256 digests; the key itself is forgotten at start. Without API keys the server answers
-loopback only, and every caller is the one local tenant.
+Keys are kept and looked up as SHA-256 digests; the key itself is forgotten at start. Without API keys and without a key
+file the server answers loopback only, and every caller is the one local tenant.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from .errors import ApiError
+from .key_store import key_digest
+from .key_watch import KeyWatch
+from .tenants import ADMIN_TENANT, LOCAL_TENANT
 
-LOCAL_TENANT = "local"
-ADMIN_TENANT = "admin"
 MAX_KEY_LENGTH = 512
 
 
@@ -30,23 +31,29 @@ class Access(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """The owner of a key. `id` is safe to log and to count by: it says nothing about the key."""
+    """The owner of a key. `id` is safe to log and to count by: it says nothing about the key. `key` is the id that the key
+    has in the key file, empty for others."""
 
     id: str
     admin: bool = False
+    key: str = ""
 
 
 class Keyring:
     """Checks the key of a request against the access its route asks for."""
 
-    def __init__(self, api_keys: Iterable[str], admin_key: str | None) -> None:
-        self._tenants = {_digest(key): Tenant(_tenant_id(key)) for key in api_keys}
-        self._admin = None if admin_key is None else _digest(admin_key)
+    def __init__(
+        self, api_keys: Iterable[str], admin_key: str | None, stored: KeyWatch | None = None
+    ) -> None:
+        self._tenants = {key_digest(key): Tenant(_tenant_id(key)) for key in api_keys}
+        self._admin = None if admin_key is None else key_digest(admin_key)
+        self._stored = stored
 
     @property
     def open(self) -> bool:
-        """No API key was set: anyone who can connect may use the API."""
-        return not self._tenants
+        """No API key was set: anyone who can connect may use the API. A key file closes the server even while there is no
+        key in it: revoking the last one lets nobody in."""
+        return not self._tenants and self._stored is None
 
     def authorise(self, access: Access, headers: Mapping[str, str], peer: str | None) -> Tenant:
         """The caller's tenant. Raises ApiError 401 (no or wrong key) or 403 (a key that may not do this)."""
@@ -73,11 +80,15 @@ class Keyring:
     def _find(self, key: str | None) -> Tenant | None:
         if key is None or len(key) > MAX_KEY_LENGTH:
             return None
-        given = _digest(key)
+        given = key_digest(key)
         if self._admin is not None and hmac.compare_digest(given, self._admin):
             return Tenant(ADMIN_TENANT, admin=True)
         # A lookup by digest: how long it takes tells nothing about the keys themselves.
-        return self._tenants.get(given)
+        return self._tenants.get(given) or self._find_stored(given)
+
+    def _find_stored(self, given: bytes) -> Tenant | None:
+        found = None if self._stored is None else self._stored.find(given)
+        return None if found is None else Tenant(found.tenant, key=found.id)
 
 
 def presented_key(headers: Mapping[str, str]) -> str | None:
@@ -97,10 +108,6 @@ def is_loopback(host: str | None) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
 def _tenant_id(key: str) -> str:

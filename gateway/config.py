@@ -62,6 +62,10 @@ class Http(_Part):
         (), description="key that may use the API (repeatable); without any: loopback only"
     )
     api_key_file: Path | None = Field(None, description="file with one API key a line; # starts a comment")
+    key_store: Path | None = Field(
+        None,
+        description="file of the keys that `headwater keys` makes; default: keys.json in --store, if it is there",
+    )
     admin_key: str | None = Field(
         None, description="key for /admin; without any key /admin answers loopback only"
     )
@@ -135,6 +139,10 @@ class EngineOptions(_Part):
         512, ge=1, le=65536, description="token budget of one step (chunked prefill)"
     )
     prefix_cache: bool = Field(True, description="share the KV of equal prefixes")
+    deterministic: bool = Field(
+        False,
+        description="answers whose tokens depend neither on what else runs nor on what is cached; slower",
+    )
     forced_tokens: bool = Field(
         True, description="append what a grammar leaves no choice about instead of sampling it"
     )
@@ -156,6 +164,40 @@ class EngineOptions(_Part):
     def _consistent(self) -> EngineOptions:
         if self.failpoints and not self.test_mode:
             raise ValueError("failpoints need --test-mode")
+        return self
+
+
+class CacheOptions(_Part):
+    """The prompt cache below the device, whose it is, and where its use is written down."""
+
+    host_cache: ByteSize | None = Field(
+        None,
+        description="memory for cached pages that the device has no room for, such as 4GiB; default: none",
+    )
+    cache_dir: Path | None = Field(
+        None,
+        description="directory for cached pages and cache objects, which then survive a restart; default: none",
+    )
+    disk_cache: ByteSize | None = Field(
+        None, description="most bytes of cached pages in --cache-dir; default: a tenth of what is free there"
+    )
+    tenants: Path | None = Field(
+        None, description="YAML file of what each tenant is allowed and promised of the cache"
+    )
+    ledger: Path | None = Field(
+        None, description="file that gets a JSON line for each request when it has ended; default: none"
+    )
+    ledger_max_bytes: ByteSize = Field(
+        ByteSize(64 * 2**20), ge=4096, description="size at which the ledger goes on in a new file"
+    )
+    ledger_files: int = Field(
+        8, ge=1, le=1000, description="files of the ledger that are kept, the current one included"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CacheOptions:
+        if self.disk_cache is not None and self.cache_dir is None:
+            raise ValueError("disk_cache needs --cache-dir")
         return self
 
 

@@ -6,25 +6,32 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from aiohttp import web
+from pydantic import ByteSize
 from rich.console import Console
 
+from cache.namespace import load_secret
+from cache.store import FileStore, MemoryStore, Store, StoreError
 from engine.backlog import QueueLimits
 from engine.config import EngineConfig, HashModelConfig
 from engine.errors import StartError
 from engine.process import EngineProcess
 
 from .app import create_app
+from .caching.namespaces import Namespaces
 from .chat_template import ChatTemplate, TemplateError
-from .config import EngineOptions, Http, Limits, ModelOptions, Served
+from .config import CacheOptions, EngineOptions, Http, Limits, ModelOptions, Served
 from .key_file import with_file_keys
+from .key_store import DEFAULT_NAME
 from .pull import pull
 from .reply_format import UnknownFormat, reply_format
 from .server import Stop, check_exposed, run, spare_the_collector
-from .start_plan import start_plan
+from .start_plan import Standing, start_plan
+from .tenants import Tenants
 from .tokenizer import Tokenizer, TokenizerError
 from .tools.family import Family
 
@@ -41,32 +48,66 @@ class ServedModel:
 
 
 async def serve(
-    reference: str | None, http: Http, models: ModelOptions, engine: EngineOptions, limits: Limits
+    reference: str | None,
+    *,
+    http: Http,
+    models: ModelOptions,
+    engine: EngineOptions,
+    caching: CacheOptions,
+    limits: Limits,
 ) -> int:
     """Serve until told to stop; the exit status. Raises StartError for whatever the operator has to change."""
-    http = with_file_keys(http)
+    http = with_key_store(with_file_keys(http), models.store)
     check_exposed(http)
+    tenants = Tenants() if caching.tenants is None else Tenants.read(caching.tenants)
     model = await asyncio.to_thread(open_model, reference, models, engine)
-    process = EngineProcess(
-        engine_config(model.served, engine, models.store),
-        limits=queue_limits(limits),
-    )
+    config = engine_config(model.served, engine, caching, tenants, models.store)
+    process = EngineProcess(config, limits=queue_limits(limits))
     stop = Stop()
-    start = _Start(process, stop)
-    app = create_app(
-        engine=process,
-        served=model.served,
-        tokenizer=model.tokenizer,
-        template=model.template,
-        family=model.family,
-        http=http,
-        limits=limits,
-        contexts=(start.context,),
-    )
-    await run(app, http, limits, started=_announce(model.served), stop=stop)
+    start = _Start(process, stop, Standing(http, caching, len(tenants.limits)))
+    async with _kept(caching.cache_dir, tenants) as kept:
+        app = create_app(
+            engine=process,
+            served=model.served,
+            tokenizer=model.tokenizer,
+            template=model.template,
+            family=model.family,
+            http=http,
+            limits=limits,
+            tenants=tenants,
+            store=kept.store,
+            namespaces=kept.namespaces,
+            contexts=(start.context,),
+        )
+        await run(app, http, limits, started=_announce(model.served), stop=stop)
     if start.error is not None:
         raise start.error
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    store: Store
+    namespaces: Namespaces
+
+
+@asynccontextmanager
+async def _kept(cache_dir: Path | None, tenants: Tenants) -> AsyncIterator[_Kept]:
+    """What outlives requests: as long as the process, or as long as the directory. Raises StartError."""
+    if cache_dir is None:
+        yield _Kept(MemoryStore(), Namespaces.of_this_process(tenants))
+        return
+    store = FileStore(cache_dir / "records")
+    try:
+        secret = await asyncio.to_thread(load_secret, cache_dir)  # makes the directory, for its owner only
+        await store.open()
+        namespaces = await Namespaces.load(secret, store, tenants)
+    except (StoreError, OSError) as error:
+        raise StartError(f"the cache directory cannot be used: {error}") from None
+    try:
+        yield _Kept(store, namespaces)
+    finally:
+        await store.close()
 
 
 def open_model(reference: str | None, models: ModelOptions, engine: EngineOptions) -> ServedModel:
@@ -103,7 +144,16 @@ def _with_family(
     return ServedModel(served, tokenizer, template, family)
 
 
-def engine_config(served: Served, options: EngineOptions, store: Path) -> EngineConfig:
+def with_key_store(http: Http, store: Path) -> Http:
+    """The same settings with the key file beside the models, if none is named and one is there."""
+    if http.key_store is not None or not (store / DEFAULT_NAME).exists():
+        return http
+    return http.model_copy(update={"key_store": store / DEFAULT_NAME})
+
+
+def engine_config(
+    served: Served, options: EngineOptions, caching: CacheOptions, tenants: Tenants, store: Path
+) -> EngineConfig:
     """The operator's options as the engine's own configuration."""
     hash_model = None
     if served.model_dir is None:
@@ -115,11 +165,17 @@ def engine_config(served: Served, options: EngineOptions, store: Path) -> Engine
         dtype=options.dtype,
         page_size=options.page_size,
         pages=options.pages,
-        kv_bytes=None if options.kv_bytes is None else int(options.kv_bytes),  # msgspec knows no ByteSize
+        kv_bytes=_bytes(options.kv_bytes),
         max_model_len=options.max_model_len,
         max_running=options.max_running,
         max_step_tokens=options.max_step_tokens,
         prefix_cache=options.prefix_cache,
+        tenants=tenants.limits,
+        other_tenants=tenants.others,
+        host_bytes=_bytes(caching.host_cache) or 0,
+        cache_dir=None if caching.cache_dir is None else str(caching.cache_dir),
+        disk_bytes=_bytes(caching.disk_cache),
+        deterministic=options.deterministic,
         forced_tokens=options.forced_tokens,
         end_runaways=options.end_runaways,
         threads=options.threads,
@@ -128,6 +184,10 @@ def engine_config(served: Served, options: EngineOptions, store: Path) -> Engine
         test_mode=options.test_mode,
         failpoints=options.failpoints,
     )
+
+
+def _bytes(size: ByteSize | None) -> int | None:
+    return None if size is None else int(size)  # msgspec knows no ByteSize
 
 
 def queue_limits(limits: Limits) -> QueueLimits:
@@ -152,9 +212,10 @@ def _announce(served: Served) -> Callable[[str, int], None]:
 class _Start:
     """Starts and stops the engine around the application; an engine that cannot start takes the server with it."""
 
-    def __init__(self, engine: EngineProcess, stop: Stop) -> None:
+    def __init__(self, engine: EngineProcess, stop: Stop, standing: Standing) -> None:
         self._engine = engine
         self._stop = stop
+        self._standing = standing
         self.error: StartError | None = None
 
     async def context(self, _: web.Application) -> AsyncIterator[None]:
@@ -176,4 +237,4 @@ class _Start:
             self._stop.now()
         else:
             spare_the_collector()
-            print(f"headwater: ready\n{start_plan(info)}", file=sys.stderr, flush=True)
+            print(f"headwater: ready\n{start_plan(info, self._standing)}", file=sys.stderr, flush=True)

@@ -44,7 +44,7 @@ BACKLOG = 1024
 
 def check_exposed(http: Http) -> None:
     """Raises StartError for settings that would let strangers in."""
-    if http.api_keys:
+    if http.api_keys or http.key_store is not None:
         return
     if not is_loopback(http.host):
         raise StartError(f"refusing to listen on {http.host} without an API key: set one, or use 127.0.0.1")

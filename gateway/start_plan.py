@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from engine.request import EngineInfo
 
+from .config import CacheOptions, Http
 
-def start_plan(info: EngineInfo) -> str:
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What of the operator's settings is worth reading again: who may come in, and where things are written."""
+
+    http: Http
+    caching: CacheOptions
+    tenants: int
+
+
+def start_plan(info: EngineInfo, standing: Standing) -> str:
     """Several lines, no colour: it also ends in log files."""
     cache = info.pages * info.page_bytes
     tokens = info.pages * info.page_size
@@ -15,10 +28,43 @@ def start_plan(info: EngineInfo) -> str:
         ("device", f"{info.device}, {info.dtype}, {info.attention} attention"),
         ("weights", f"{_size(info.weight_bytes)}, ready after {info.load_seconds:.1f} s"),
         ("KV cache", f"{_size(cache)}: {info.pages:,} pages of {info.page_size} tokens = {tokens:,} tokens"),
+        *_lower_tiers(info, standing.caching),
         ("context", f"{info.max_model_len:,} tokens a sequence"),
         ("batch", f"{batch}; the cache holds {together} of full length"),
+        ("answers", _answers(info)),
+        ("callers", _callers(standing)),
     ]
-    return "\n".join(f"  {name:<9} {value}" for name, value in rows)
+    if standing.caching.ledger is not None:
+        most = standing.caching.ledger_files * standing.caching.ledger_max_bytes
+        rows.append(("ledger", f"{standing.caching.ledger}, up to {_size(most)}"))
+    return "\n".join(f"  {name:<10} {value}" for name, value in rows)
+
+
+def _lower_tiers(info: EngineInfo, caching: CacheOptions) -> list[tuple[str, str]]:
+    """Those that are on: what they may hold is what the machine has less of."""
+    rows = []
+    for name, budget, place in (
+        ("host cache", info.host_bytes, "in memory"),
+        ("disk cache", info.disk_bytes, str(caching.cache_dir)),
+    ):
+        if budget:
+            tokens = budget // info.page_bytes * info.page_size
+            rows.append((name, f"{_size(budget)} {place} = {tokens:,} tokens"))
+    return rows
+
+
+def _answers(info: EngineInfo) -> str:
+    if info.deterministic:
+        return "deterministic: the same whatever else runs or is cached"
+    return "as exact as the kernels (--deterministic makes them independent of what else runs or is cached)"
+
+
+def _callers(standing: Standing) -> str:
+    http = standing.http
+    doors = [f"{len(http.api_keys)} keys of options"] if http.api_keys else []
+    doors += [] if http.key_store is None else [f"the keys in {http.key_store}"]
+    named = f"; {standing.tenants} tenants with limits" if standing.tenants else ""
+    return (" and ".join(doors) or "this machine only, without a key") + named
 
 
 def _size(count: int) -> str:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,10 @@ from cache.lease import TenantLimits
 from engine.errors import StartError
 
 from .options import yaml_problem
+
+LOCAL_TENANT = "local"
+"""Everybody, where there are no keys."""
+ADMIN_TENANT = "admin"
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -37,17 +42,17 @@ def _share(value: object) -> object:
     return float(value)
 
 
-def _duration(value: object) -> object:
-    """`30m`, `24h`, or seconds."""
+def duration(value: object) -> float:
+    """Seconds of `30m`, `24h`, `7d`, or a number of them. Raises ValueError."""
     if isinstance(value, str) and (found := re.fullmatch(r"([0-9]+)([smhd])", value)):
         value = int(found[1]) * _SECONDS[found[2]]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise ValueError("expected a time, such as 30m, 24h or 90s")
     return float(value)
 
 
 Share = Annotated[float, BeforeValidator(_share), Field(le=1)]
-Duration = Annotated[float, BeforeValidator(_duration), Field(allow_inf_nan=False)]
+Duration = Annotated[float, BeforeValidator(duration)]
 
 
 class TenantPolicy(BaseModel):

@@ -1,0 +1,76 @@
+"""The key file as a running server sees it: new and revoked keys count within two seconds, without a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+
+from aiohttp import web
+
+from .key_store import KeyStore, KeyStoreError, StoredKey
+from .log import faults
+
+INTERVAL = 1.0
+"""Seconds between two looks at the file; with the reading a change counts within two."""
+
+_Stamp = tuple[int, int, int]
+
+
+class KeyWatch:
+    """Looks at the file from a thread, never from the event loop: a file system may take its time.
+
+    A file that is gone holds no keys. One that cannot be read leaves the keys as they were, and says so in the log: whoever
+    writes it by this program replaces it as a whole, so nobody is locked out by a half-written one.
+    """
+
+    def __init__(self, store: KeyStore, *, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+        self._keys: dict[bytes, StoredKey] = {}
+        self._seen: _Stamp | None = None
+
+    def find(self, digest: bytes) -> StoredKey | None:
+        """The key of this digest, if it may be used now."""
+        key = self._keys.get(digest)
+        return key if key is not None and key.status(self._clock()) == "active" else None
+
+    @property
+    def active(self) -> int:
+        now = self._clock()
+        return sum(key.status(now) == "active" for key in self._keys.values())
+
+    async def context(self, _: web.Application) -> AsyncIterator[None]:
+        """Reads the file, then watches it. Raises KeyStoreError if it cannot be read at start."""
+        await asyncio.to_thread(self._load)
+        watcher = asyncio.create_task(self._watch(), name="key watch")
+        try:
+            yield
+        finally:
+            watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watcher
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL)
+            try:
+                await asyncio.to_thread(self._look)
+            except KeyStoreError as error:
+                faults.error("%s: the keys stay as they were", error)
+
+    def _look(self) -> None:
+        if self._stamp() != self._seen:
+            self._load()
+
+    def _load(self) -> None:
+        self._seen = self._stamp()  # before reading: what changes meanwhile is seen the next time
+        self._keys = {bytes.fromhex(key.digest): key for key in self._store.read()}
+
+    def _stamp(self) -> _Stamp | None:
+        try:
+            status = self._store.path.stat()
+        except OSError:
+            return None
+        return (status.st_mtime_ns, status.st_size, status.st_ino)
