@@ -16,12 +16,14 @@ from .auth import Tenant
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`deadline` is by the event loop's clock, `created` by the wall's, in whole seconds."""
+    """`deadline` is by the event loop's clock, `created` by the wall's, in whole seconds. `route` is what was asked for: the
+    path as it is routed."""
 
     tenant: Tenant
     request_id: str
     deadline: float
     created: int
+    route: str = ""
 
     def remaining(self) -> float:
         return self.deadline - asyncio.get_running_loop().time()

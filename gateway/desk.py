@@ -79,8 +79,35 @@ class Listener(Protocol):
         ...
 
     def ended(self, submission: Submission, account: RequestEnded | None) -> None:
-        """Once, however it ended, and perhaps long after its reader left; None if the engine died before it could tell."""
+        """Once, however it ended: when its reader has left (`generation.error`) and the engine has told its account, or
+        None if it died before it could."""
         ...
+
+
+class _Ending:
+    """The two sides of a request's end. Whichever comes last, the listeners are told then."""
+
+    __slots__ = ("_account", "_ended", "_left", "_listeners", "_submission")
+
+    def __init__(self, submission: Submission, listeners: Sequence[Listener]) -> None:
+        self._submission = submission
+        self._listeners = listeners
+        self._left = self._ended = False
+        self._account: RequestEnded | None = None
+
+    def reader_left(self) -> None:
+        self._left = True
+        self._tell()
+
+    def engine_ended(self, stream: RequestStream) -> None:
+        self._ended = True
+        self._account = stream.account
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._left and self._ended:
+            for listener in self._listeners:
+                listener.ended(self._submission, self._account)
 
 
 class Desk:
@@ -97,7 +124,7 @@ class Desk:
         self._metrics = metrics
         self._namespaces = namespaces
         self._listeners = listeners
-        self._open: set[Generation] = set()
+        self._open: dict[Generation, _Ending] = {}
 
     @property
     def open(self) -> int:
@@ -127,20 +154,25 @@ class Desk:
         """
         place.weigh(sum(len(job.prompt) for job in jobs))
         open_: list[Generation] = []
+        why: BaseException | None = None
         try:
             async with caller.in_time():
                 for job in jobs:
                     open_.append(self._start(caller, place, job))  # noqa: PERF401 - a failure must find the earlier ones here
                 yield open_
         except GrammarRefused as error:
+            why = error
             self._metrics.grammar_refused("too_complex" if error.too_complex else "invalid")
             source = jobs[0].source
             if source is None:
                 raise
             raise source.refused(error) from None
+        except BaseException as error:
+            why = error
+            raise
         finally:
             for generation in open_:
-                self._end(generation)
+                self._end(generation, why)
 
     def stop_all(self, error: RequestFailure) -> None:
         """Every request in flight ends with `error`."""
@@ -168,30 +200,27 @@ class Desk:
         )
         stream = self._engine.submit(request, place)
         generation = Generation(stream, self._tokenizer, job.text)
-        self._open.add(generation)
-        self._tell(Submission(caller, job, generation), stream)
+        self._open[generation] = self._tell(Submission(caller, job, generation), stream)
         return generation
 
-    def _tell(self, submission: Submission, stream: RequestStream) -> None:
+    def _tell(self, submission: Submission, stream: RequestStream) -> _Ending:
         """Let the listeners know of it, now and later."""
 
         def started() -> None:
             for listener in self._listeners:
                 listener.started(submission)
 
-        def ended(stream: RequestStream) -> None:
-            for listener in self._listeners:
-                listener.ended(submission, stream.account)
-
+        ending = _Ending(submission, self._listeners)
         submission.generation.when_started = started
-        stream.when_ended = ended
+        stream.when_ended = ending.engine_ended
         for listener in self._listeners:
             listener.submitted(submission)
+        return ending
 
-    def _end(self, generation: Generation) -> None:
-        generation.close()
-        self._open.discard(generation)
+    def _end(self, generation: Generation, error: BaseException | None) -> None:
+        generation.close(error)
         self._metrics.generation_ended(generation)
+        self._open.pop(generation).reader_left()
 
 
 def total(generations: Sequence[Generation]) -> Usage:

@@ -174,6 +174,8 @@ class Generation:
         self.stored: PromptCached | None = None
         self.when_started: Callable[[], None] | None = None
         """Called once, when `start` is there."""
+        self.error: BaseException | None = None
+        """Why its reader left, once it has; None if nothing made it."""
         self.grammar: GrammarReady | None = None
         self.prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
         self._held: list[SequenceDelta] = []
@@ -233,8 +235,9 @@ class Generation:
         self._failure = error
         self._stream.abort()
 
-    def close(self) -> None:
-        """Abort whatever still runs. Idempotent."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Abort whatever still runs: its reader leaves, because of `error` if that is what happened. Idempotent."""
+        self.error = error
         self._stream.abort()
 
     # -- events to pieces ----------------------------------------------------------------------------------------------

@@ -125,6 +125,7 @@ class Doorkeeper:
             request_id=request[REQUEST_ID],
             deadline=asyncio.get_running_loop().time() + allowed,
             created=int(time.time()),
+            route=self._routes.label(request.match_info),
         )
 
 

@@ -101,6 +101,30 @@ async def test_a_failure_too() -> None:
     assert diary.words[-1] == "ended"
 
 
+async def test_the_end_is_told_when_both_sides_are_done() -> None:
+    """The engine's account comes before its last words are read, or long after the reader left."""
+    engine, diary = FakeEngine(), Diary()
+    desk = Desk(engine, TOKENIZER, Metrics("m", engine), Namespaces.of_this_process(), [diary])
+    with desk.place(caller(), 2) as place:
+        async with desk.submit(caller(), place, [job(1, 2, 3)]) as (generation,):
+            async with asyncio.timeout(2):
+                while engine.running:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+            assert "ended" not in diary.words
+            await generation.collect()
+        assert diary.words == ["submitted", "started", "ended"]
+        assert generation.error is None
+        engine.prefill_delay = 0.01
+        with pytest.raises(ValueError, match="left"):
+            async with desk.submit(caller(), place, [job(1, 2, 3)]) as (generation,):
+                raise ValueError("left")
+    assert diary.words.count("ended") == 1
+    assert isinstance(generation.error, ValueError)
+    async with asyncio.timeout(2):
+        while diary.words.count("ended") == 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
 async def test_pins_that_are_not_to_be_had_are_a_conflict(start: Start) -> None:
     engine = FakeEngine()
     engine.die(PinsExhausted("Nothing more can be pinned."))
