@@ -12,6 +12,7 @@ import uvloop
 from engine.errors import EngineError
 
 from .api_client import ApiError
+from .cache_cli import cache
 from .config import CacheOptions, EngineOptions, Http, Limits, ModelOptions
 from .options import ENVIRONMENT_PREFIX, options_of, read, read_file, sections_of
 
@@ -185,6 +186,9 @@ def doctor(host: str, port: int, store: Path) -> None:
         checks = examine(store, host, port)
     console.print(render(checks))
     raise SystemExit(0 if healthy(checks) else 1)
+
+
+cli.add_command(cache)
 
 
 def _log_to_stderr() -> None:

@@ -47,6 +47,7 @@ from engine.request import (
     RequestStarted,
     SequenceDelta,
     StateReport,
+    TenantCache,
     TokenLogprob,
     TransferReport,
 )
@@ -105,6 +106,7 @@ class FakeEngine:
         self.leased_tips: list[tuple[str, Lease]] = []
         self.looked_up: list[tuple[bytes, list[int]]] = []
         self.entries: dict[str, EntryState] = {}
+        self.tenants: tuple[TenantCache, ...] = ()
         self.keeps_entries = True
         self.exports: int | None = None
         """Tokens of a prompt that are exported; None: all."""
@@ -252,7 +254,8 @@ class FakeEngine:
     async def cache_report(self, tenant: str | None = None) -> CacheReport:
         self._check_ready()
         mine = [entry for entry in self.entries.values() if tenant in (None, entry.tenant)]
-        return CacheReport(query_id=0, tenants=(), entries=tuple(mine))
+        owners = tuple(each for each in self.tenants if tenant in (None, each.tenant))
+        return CacheReport(query_id=0, tenants=owners, entries=tuple(mine))
 
     async def export_pages(
         self, path: str, prompt: list[int], *, namespace: bytes, adapter: bytes = b""

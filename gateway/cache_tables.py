@@ -1,0 +1,181 @@
+"""What a server says of its cache, as tables for a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+_WIDE = 1000
+_STYLES = {"active": "green", "broken": "yellow", "cold": "cyan", "expired": "red", "flushed": "red"}
+_TIERS = ("device", "host", "disk")
+
+Json = dict[str, Any]
+
+
+def write(rendered: object) -> None:
+    width = None if sys.stdout.isatty() else _WIDE  # a pipe has no margin
+    Console(highlight=False, width=width).print(rendered, soft_wrap=False)
+
+
+def caches(found: list[Json]) -> RenderableType:
+    if not found:
+        return "No caches."
+    table = _table(
+        "id", "name", "status", "tokens", *_TIERS, "pin", "lasts", "used", "tag", right=(3, 4, 5, 6)
+    )
+    now = time.time()
+    for each in found:
+        tiers = each["tiers"] or dict.fromkeys(_TIERS)
+        table.add_row(
+            each["id"],
+            each["name"] or "",
+            _status(each["status"]),
+            count(each["tokens"]),
+            *(count(tiers[tier]) for tier in _TIERS),
+            "" if each["pin"] == "none" else each["pin"],
+            _lasts(each["expires_at"], now),
+            f"{span(now - each['last_used_at'])} ago",
+            each["tag"] or "",
+        )
+    return table
+
+
+def one(answer: Json) -> RenderableType:
+    """One cache, and what was computed for it if that was asked for."""
+    lines: Json = {
+        "cache": f"{answer['id']}" + (f" ({answer['name']})" if answer["name"] else ""),
+        "status": answer["status"] + (f": {answer['cause']}" if answer["cause"] else ""),
+        "tokens": _by_tier(answer["tokens"], answer["tiers"]),
+        "held": _held(answer),
+    }
+    if (usage := answer.get("usage")) is not None:
+        details = usage["prompt_tokens_details"]
+        lines["cached"] = f"{count(details['cached_tokens'])} tokens were there"
+        lines["written"] = f"{count(details['cache_write_tokens'])} tokens are new"
+    return _lines(lines)
+
+
+def flushed(answer: Json) -> RenderableType:
+    said = "would be flushed" if answer["dry_run"] else "flushed"
+    sizes = ", ".join(f"{tier} {size(answer['bytes'][tier])}" for tier in _TIERS if answer["bytes"][tier])
+    lines = {
+        said: f"{count(answer['tokens'])} tokens in {count(answer['pages'])} pages"
+        + (f" ({sizes})" if sizes else "")
+    }
+    if answer["entries"]:
+        lines["entries"] = count(answer["entries"])
+    if answer["in_use"]:
+        lines["in use"] = f"{count(answer['in_use'])} pages, freed when their requests end"
+    if answer["kept"]:
+        lines["kept"] = f"{count(answer['kept'])} pages that others use too"
+    return _lines(lines)
+
+
+def deleted(answer: Json) -> RenderableType:
+    return f"{answer['id']} is deleted."
+
+
+def exported(answer: Json) -> RenderableType:
+    return f"{answer['id']}: {size(answer['bytes'])} in {answer['file']}"
+
+
+def explanation(answer: Json) -> RenderableType:
+    """Whatever there is to say, the reason first; what is nested is named by its path."""
+    return _lines(
+        {name: value for name, value in _flat(answer) if name != "object" and value not in (None, "")}
+    )
+
+
+def stats(answer: Json) -> RenderableType:
+    table = _table("tenant", *_TIERS, "entries", "pinned", "evicted", "broken", right=range(1, 8))
+    for each in sorted(answer["tenants"], key=lambda each: -sum(each["bytes"].values())):
+        table.add_row(
+            each["tenant"],
+            *(size(each["bytes"][tier]) for tier in _TIERS),
+            count(each["entries"]),
+            count(each["pinned_pages"]),
+            count(sum(each["evictions"].values())),
+            count(each["broken_leases"]),
+        )
+    return table if answer["tenants"] else "Nothing is cached."
+
+
+def count(number: int | None) -> str:
+    return "?" if number is None else f"{number:,}"
+
+
+def size(number: float) -> str:
+    """Bytes."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"
+
+
+def span(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{max(seconds, 0):.0f}s"
+
+
+def _lasts(end: float | None, now: float) -> str:
+    return "until deleted" if end is None else span(end - now)
+
+
+def _held(answer: Json) -> str:
+    lasts = _lasts(answer["expires_at"], time.time())
+    words = [lasts if answer["expires_at"] is None else f"for {lasts}"]
+    if answer["ttl"]:
+        words.append(f"{answer['ttl']} after each use")
+    if answer["pin"] != "none":
+        words.append(f"pinned ({answer['pin']})")
+    if answer["tag"]:
+        words.append(f"tag {answer['tag']}")
+    return ", ".join(words)
+
+
+def _by_tier(tokens: int, tiers: Mapping[str, int] | None) -> str:
+    if tiers is None:
+        return count(tokens)
+    parts = [f"{tier} {count(tiers[tier])}" for tier in _TIERS if tiers[tier]]
+    return f"{count(tokens)} ({', '.join(parts) or 'none cached'})"
+
+
+def _status(status: str) -> Text:
+    return Text(status, style=_STYLES.get(status, ""))
+
+
+def _flat(value: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
+    flat: list[tuple[str, Any]] = []
+    for name, item in value.items():
+        here = f"{path}{name}".replace("_", " ")
+        if isinstance(item, dict):
+            flat += _flat(item, f"{here}: ")
+        else:
+            flat.append((here, item))
+    return flat
+
+
+def _lines(lines: Mapping[str, Any]) -> Table:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in lines.items():
+        table.add_row(name, Text(value if isinstance(value, str) else str(value)))
+    return table
+
+
+def _table(*columns: str, right: Any = ()) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="right" if index in right else "left", overflow="fold")
+    return table
