@@ -17,7 +17,7 @@ Commands         `pull` · `keys_cli` · `chat_cli` · `bench` · `doctor` · `a
 Rules that show on the wire
 ---------------------------
 * A field that is unknown or not served is a 400 naming it; only fields that change no answer are accepted and unused
-  (`user`, `metadata`, `safety_identifier`, `prompt_cache_key`, `store: false`, `service_tier: auto`). `null` is absent.
+  (`user`, `metadata`, `safety_identifier`, `store: false`, `service_tier: auto`). `null` is absent.
 * A prompt alone longer than the context, and a prompt plus an explicit `max_tokens` longer than it, are 400
   `context_length_exceeded`. Without `max_tokens` a chat may use what is left, a completion 16 of it.
 * The token that ends an answer is counted in `usage` and not shown; with a stop string the count goes up to the token that
@@ -27,6 +27,9 @@ Rules that show on the wire
   an event `{"error": …}` and the end, without `[DONE]`. Before that they wait until a grammar is compiled or refused.
 * At most one field says what an answer has to look like. All of it is enforced, or the request is refused by path and
   keyword; only `response_format` without `strict` may leave something to be checked and reported.
+* What is asked of the cache changes no answer, and is told as it was applied. Without a word about it a prompt is matched and
+  left for others, and nothing is promised. A request that could not be honoured (a pin where nothing is written, a prewarm
+  that would be bypassed) is a 400.
 * Without API keys the server listens on loopback only, answers to its own host names only, and refuses requests that a
   foreign web page causes. `cors_origins: *` needs API keys. Every route but `/health/live` and `/health/ready` needs a
   key once there are keys; `/admin` needs the admin key, which opens everything else too.

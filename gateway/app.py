@@ -107,8 +107,8 @@ def create_app(
         app,
         [
             *_openai(
-                ChatCompletions(model, prompts, shapes, offers, replies, answerer, limits),
-                Completions(model, prompts, shapes, answerer, limits),
+                ChatCompletions(model, prompts, shapes, offers, replies, answerer, tenants, limits),
+                Completions(model, prompts, shapes, answerer, tenants, limits),
                 Models(model, engine),
                 Tokenization(model, prompts, offers, engine, limits),
                 SchemaChecks(model, shapes, engine, limits),

@@ -9,18 +9,19 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from msgspec import structs
 
-from cache.lease import CachePolicy
+from cache.lease import CachePolicy, Lease
 from engine.backlog import Place
 from engine.client import EngineClient, RequestStream
 from engine.errors import GrammarRefused, RequestFailure
 from engine.request import EngineInfo, GenerationRequest, RequestEnded, SamplingParams
 from grammar.spec import Grammar
 
+from .caching.ask import CacheAsk, Mark
 from .caching.namespaces import Namespaces
 from .caller import Caller
 from .errors import Overloaded
@@ -39,19 +40,33 @@ class Job:
     """One prompt to answer. `source` is where its grammar was asked for: what a refusal names.
 
     `cache_salt` and `cache_key` (`prompt_cache_key`) are the client's; `cache` is what it may have of the cache and leaves
-    there, to which the desk adds the digest of the key.
+    there, to which the desk adds the digest of the key. An answer that ends in calls of tools leaves its conversation
+    leased for `tool_pause` seconds.
     """
 
     prompt: list[int]
     sampling: SamplingParams
     text: TextOptions
     n: int
-    cache_salt: str | None
     priority: int
+    cache_salt: str | None = None
     cache_key: str | None = None
     cache: CachePolicy = ALL_OF_IT
+    tool_pause: float = 0.0
     grammar: Grammar | None = None
     source: Source | None = None
+
+    def prefill(self) -> Job:
+        """The same without an answer: it is over when the prompt is in the cache."""
+        return replace(
+            self,
+            sampling=SamplingParams(max_tokens=0),
+            text=TextOptions(discard=True),
+            n=1,
+            tool_pause=0.0,
+            grammar=None,
+            source=None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +154,18 @@ class Desk:
             raise Overloaded(f"The engine is {health.status}.", code=f"engine_{health.status}")
         return info
 
+    def asking(self, caller: Caller, job: Job, ask: CacheAsk, marks: Sequence[Mark]) -> Job:
+        """The job with what its request asks of the cache. `marks` are where in its prompt entries are to stand."""
+        namespace = self._namespaces.of(caller.tenant.id, salt=ask.salt, key=ask.key)
+        asking = replace(
+            job,
+            cache_salt=ask.salt,
+            cache_key=ask.key,
+            cache=ask.policy(job.prompt, marks, namespace),
+            tool_pause=ask.pause,
+        )
+        return asking.prefill() if ask.prewarm else asking
+
     def place(self, caller: Caller, requests: int) -> Place:
         """A place in the queue, to be left by `with`. Raises QueueFull or EngineUnavailable."""
         return self._engine.reserve(caller.tenant.id, requests)
@@ -171,8 +198,8 @@ class Desk:
             why = error
             raise
         finally:
-            for generation in open_:
-                self._end(generation, why)
+            for generation, job in zip(open_, jobs, strict=False):
+                self._end(generation, job, why)
 
     def stop_all(self, error: RequestFailure) -> None:
         """Every request in flight ends with `error`."""
@@ -217,8 +244,10 @@ class Desk:
             listener.submitted(submission)
         return ending
 
-    def _end(self, generation: Generation, error: BaseException | None) -> None:
+    def _end(self, generation: Generation, job: Job, error: BaseException | None) -> None:
         generation.close(error)
+        if job.tool_pause and job.cache.write and generation.awaits_tools:
+            self._engine.lease_tip(generation.request.request_id, Lease(ttl=job.tool_pause, pause=True))
         self._metrics.generation_ended(generation)
         self._open.pop(generation).reader_left()
 

@@ -23,6 +23,7 @@ from engine.request import (
     TokenLogprob,
 )
 
+from .caching.reasons import Finding
 from .detokenizer import Detokenizer
 from .pieces import Answer, Finish, Piece, TextOptions, TokenDetail, join
 from .reply import Reply
@@ -93,6 +94,8 @@ class Choice:
     )
     reasoning = 0
     """Tokens of thoughts: there are none that anybody looked for."""
+    awaits_tools = False
+    """Nor calls."""
 
     def __init__(self, index: int, tokenizer: Tokenizer, options: TextOptions, stops: StopSearch) -> None:
         self.index = index
@@ -176,6 +179,8 @@ class Generation:
         """Called once, when `start` is there."""
         self.error: BaseException | None = None
         """Why its reader left, once it has; None if nothing made it."""
+        self.finding: Finding | None = None
+        """Why so much of its prompt was cached, from whoever can tell better than its numbers."""
         self.grammar: GrammarReady | None = None
         self.prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
         self._held: list[SequenceDelta] = []
@@ -191,6 +196,11 @@ class Generation:
             0 if self.stored is None else self.stored.written,
             None if self._options.parser is None else sum(choice.reasoning for choice in self.choices),
         )
+
+    @property
+    def awaits_tools(self) -> bool:
+        """Whether the first choice ended with calls: then its conversation is about to go on."""
+        return self.choices[0].awaits_tools
 
     @property
     def request(self) -> GenerationRequest:

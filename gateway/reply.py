@@ -16,7 +16,7 @@ from .detokenizer import Detokenizer
 from .pieces import Finish, Piece, TextOptions, TokenDetail, merged
 from .stops import StopSearch
 from .tokenizer import Tokenizer
-from .tools.parser import Content, Part, ReplyParser, Special
+from .tools.parser import CallBegins, Content, Part, ReplyParser, Special
 
 
 class Reply:
@@ -24,6 +24,7 @@ class Reply:
 
     __slots__ = (
         "_attribution",
+        "_called",
         "_details",
         "_detokenizer",
         "_marks",
@@ -52,12 +53,18 @@ class Reply:
         ids = tokenizer.specials.ids
         self._marks = {ids[text]: Special(text) for text in parser.marks}
         self._attribution = Attribution()
+        self._called = False
         self._details: list[TokenDetail] = []
 
     @property
     def reasoning(self) -> int:
         """Tokens of thoughts."""
         return self._attribution.reasoning
+
+    @property
+    def awaits_tools(self) -> bool:
+        """Whether it ended by itself, with calls in it."""
+        return self._called and self.finish == "stop" and not self._stops.stopped
 
     def push(self, delta: SequenceDelta) -> Piece | None:
         """Add a step's tokens. None when nothing became certain."""
@@ -137,6 +144,7 @@ class Reply:
                 self.finish = "stop"
                 break
             if not isinstance(part, Content):
+                self._called = self._called or isinstance(part, CallBegins)
                 shown.append(part)
         return shown
 

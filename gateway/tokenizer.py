@@ -47,6 +47,9 @@ class Tokenizer:
         self.stop_ids: tuple[int, ...] = file.stop_ids
         """Tokens that end an answer."""
         adds_bos = add_bos if add_bos is not None else self._backend_adds_bos()
+        added = [token.content for token in self._backend.get_added_tokens_decoder().values()]
+        self._beginnings = frozenset(text[:k] for text in added for k in range(1, len(text)))
+        self._longest = max(map(len, added), default=1)
         self._prefix = [self.bos_id] if adds_bos and self.bos_id is not None else []
 
     @classmethod
@@ -79,6 +82,12 @@ class Tokenizer:
             return self._backend.encode(text, add_special_tokens=False).ids
         except TypeError as error:
             raise TokenizerError("the text holds half of a surrogate pair and is not Unicode") from error
+
+    def unfinished(self, text: str) -> int:
+        """How many characters at the end of `text` could yet become part of an added token, which is one wherever it stands."""
+        return next(
+            (k for k in range(min(len(text), self._longest), 0, -1) if text[-k:] in self._beginnings), 0
+        )
 
     # -- ids to text ---------------------------------------------------------------------------------------------------
 

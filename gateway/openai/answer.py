@@ -16,11 +16,12 @@ from aiohttp import web
 
 from engine.backlog import Place
 
+from ..caching import report
 from ..caller import CALLER, Caller
 from ..config import Http, Limits
-from ..desk import Desk, Job, total
+from ..desk import Desk, Job
 from ..errors import explain
-from ..generation import Generation, Usage, together
+from ..generation import Generation, together
 from ..pieces import Answer, Piece, join
 from ..sse import DONE, EventStream
 from ..text_threads import TextThreads
@@ -60,7 +61,7 @@ class Writer(Protocol):
 
     def pieces(self, first: int, generation: Generation, pieces: Sequence[Piece]) -> bytes: ...
 
-    def tail(self, usage: Usage) -> bytes: ...
+    def tail(self, generations: Sequence[Generation]) -> bytes: ...
 
     def whole(self, generations: Sequence[Generation], answers: Sequence[Sequence[Answer]]) -> bytes: ...
 
@@ -99,7 +100,7 @@ class Answerer:
         tokens = sum(_scored(generation) for generation in generations)
         tokens += sum(len(answer.details) for group in answers for answer in group)
         body = await self._written(tokens, lambda: writer.whole(generations, answers))
-        headers = None if judge is None else judge.headers
+        headers = {report.HEADER: report.header(generations), **({} if judge is None else judge.headers)}
         return web.Response(body=body, content_type="application/json", headers=headers)
 
     async def _streamed(
@@ -120,6 +121,7 @@ class Answerer:
             ):
                 await together([generation.accepted() for generation in generations])
                 early = await _first_sign(generations[0])
+                events.response.headers[report.HEADER] = report.header(generations)
                 if judge is not None:
                     events.response.headers.update(judge.headers)
                 await events.open()
@@ -131,7 +133,7 @@ class Answerer:
                         for i, (job, generation) in enumerate(zip(jobs, generations, strict=True))
                     ]
                 )
-                await events.send(writer.tail(total(generations)) + DONE)
+                await events.send(writer.tail(generations) + DONE)
             return events.response
 
     async def _pump(self, events: EventStream, writer: Writer, first: int, reading: _Reading) -> None:

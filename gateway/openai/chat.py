@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -14,18 +14,24 @@ from pydantic import Field, WithJsonSchema
 from engine.request import EngineInfo
 
 from ..body import read_json
+from ..caching.ask import CacheAsk, Mark, read_ask
+from ..caching.boundaries import Boundaries
+from ..caching.report import cache_details, tells_cache
+from ..caching.segments import locate
 from ..caller import CALLER
+from ..chat_template import Rendered
 from ..config import Limits
 from ..desk import Job, total
 from ..errors import InvalidRequest, unsupported
-from ..generation import Generation, Usage
+from ..generation import Generation
 from ..model import TextModel
 from ..pieces import Answer, Finish, Piece, TextOptions, TokenDetail
-from ..prompts import Message, Prompts, check_fits
+from ..prompts import INLINE_CHARS, Message, Prompts, check_fits
 from ..reasoning import thinks_after
 from ..replies import Replies, ReplyPlan
 from ..structured.shapes import AnswerShape, Shapes
 from ..structured.verdicts import SchemaJudge
+from ..tenants import Tenants
 from ..tools.choice import ToolChoice, read_choice
 from ..tools.offer import Offer, Offers
 from ..tools.parser import CallBegins
@@ -34,7 +40,7 @@ from ..tools.verdicts import ReplyJudge
 from .answer import Answerer, Judge
 from .fields import parse
 from .logprobs import chat_logprobs
-from .messages import generation_prompt, read_messages
+from .messages import Conversation, generation_prompt, read_conversation
 from .reply_wire import Delta, Deltas, message, plain_message
 from .sampling import NOT_SERVED_ANYWHERE, SamplingFields
 from .template_kwargs import read_template_kwargs
@@ -56,6 +62,8 @@ NOT_SERVED = NOT_SERVED_ANYWHERE | dict.fromkeys(
     ),
     "",
 )
+
+NOTHING: Mapping[str, object] = {}
 
 Objects = Annotated[object, WithJsonSchema({"type": "array", "items": {"type": "object"}, "minItems": 1})]
 Object = Annotated[object, WithJsonSchema({"type": "object"})]
@@ -104,6 +112,7 @@ class ChatCompletions:
     offers: Offers
     replies: Replies
     answerer: Answerer
+    tenants: Tenants
     limits: Limits
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -111,7 +120,11 @@ class ChatCompletions:
         asked = parse(ChatRequest, await read_json(request, self.limits), NOT_SERVED)
         self.model.check_name(asked.model)
         asked.check(self.limits)
-        messages = read_messages(asked.messages, self.limits)
+        conversation = read_conversation(asked.messages, self.limits)
+        messages = conversation.messages
+        ask = read_ask(
+            asked, self.tenants.policy(caller.tenant.id), breakpoints=len(conversation.breakpoints)
+        )
         stops = asked.stops(self.limits)
         opens = generation_prompt(asked.add_generation_prompt, continues=asked.continue_final_message)
         variables = read_template_kwargs(asked.chat_template_kwargs, self.model.tokenizer.special_names)
@@ -130,27 +143,36 @@ class ChatCompletions:
                 plan = await self.replies.plan(
                     wanted.offer, wanted.choice, wanted.shape, self._reasoning(asked, messages, prompt.ids)
                 )
+                marks = await self._marks(ask, conversation, prompt, wanted.offer)
+                job = self._job(asked, prompt.ids, plan, stops, info)
+            job = self.answerer.desk.asking(caller, job, ask, marks)
             writer = ChatWriter(
                 asked,
                 self.model,
                 wanted.choice,
-                parsed=plan.parser is not None,
+                parsed=job.text.parser is not None,
+                told=ask if tells_cache(request, ask) else None,
                 created=caller.created,
                 fingerprint=info.model_digest[:12],
             )
             return await self.answerer.answer(
                 request,
                 place,
-                [self._job(asked, prompt.ids, plan, stops, info)],
+                [job],
                 writer,
                 stream=asked.stream,
-                judge=self._judge(wanted, plan),
+                judge=None if ask.prewarm else self._judge(wanted, plan),
             )
 
     async def _wanted(self, asked: ChatRequest) -> _Wanted:
         offer = await self.offers.read(asked.tools)
         choice = read_choice(asked.tool_choice, asked.parallel_tool_calls, offer.tools)
         shape = await self.shapes.read(asked)
+        asked.check_prewarm(
+            *(["tool_choice"] if choice.mode in ("required", "named") else []),
+            *([] if shape is None else [shape.source.param]),
+            *(["logprobs"] if asked.logprobs else []),
+        )
         if offer.tools or shape is not None:
             asked.check_beside_grammar()
         return _Wanted(offer, choice, shape)
@@ -158,6 +180,21 @@ class ChatCompletions:
     def _reasoning(self, asked: ChatRequest, messages: list[Message], prompt: list[int]) -> Reasoning:
         continued = str(messages[-1]["content"]) if asked.continue_final_message else None
         return thinks_after(self.replies.family.thoughts, self.model.tokenizer, prompt, continued)
+
+    async def _marks(
+        self, ask: CacheAsk, conversation: Conversation, prompt: Rendered, offer: Offer
+    ) -> Sequence[Mark]:
+        """Where entries are to stand, if the request makes any."""
+        if not ask.makes_entries:
+            return ()
+        messages = conversation.in_parts()
+
+        def find() -> list[Mark]:
+            segments = locate(prompt, messages, offer.prompt)
+            boundaries = Boundaries(prompt, segments, self.model.tokenizer)
+            return boundaries.marks(ask, conversation.breakpoints, messages)
+
+        return find() if len(prompt.text) <= INLINE_CHARS else await self.answerer.threads.run(find)
 
     def _job(
         self, asked: ChatRequest, prompt: list[int], plan: ReplyPlan, stops: tuple[str, ...], info: EngineInfo
@@ -181,7 +218,6 @@ class ChatCompletions:
                 parser=plan.parser,
             ),
             n=asked.n,
-            cache_salt=asked.cache_salt,
             priority=asked.priority,
             grammar=plan.grammar,
             source=plan.source,
@@ -214,11 +250,14 @@ class ChatWriter:
         choice: ToolChoice,
         *,
         parsed: bool,
+        told: CacheAsk | None,
         created: int,
         fingerprint: str,
     ) -> None:
-        """`parsed`: pieces and answers come in parts."""
+        """`parsed`: pieces and answers come in parts. `told`: what was asked of the cache, if the answer is to say what came
+        of it."""
         self._asked = asked
+        self._told = told
         self._tokenizer = model.tokenizer
         self._choice_of_tools = choice
         self._deltas = [Deltas() for _ in range(asked.n)] if parsed else []
@@ -251,14 +290,15 @@ class ChatWriter:
         )
 
     def pieces(self, first: int, generation: Generation, pieces: Sequence[Piece]) -> bytes:
-        return b"".join([self._piece(piece) for piece in pieces])
+        return b"".join([self._piece(piece, generation) for piece in pieces])
 
-    def tail(self, usage: Usage) -> bytes:
+    def tail(self, generations: Sequence[Generation]) -> bytes:
         if not self._asked.include_usage:
             return b""
-        return self._opening + b'],"usage":' + orjson.dumps(usage.wire()) + b"}\n\n"
+        last = {"usage": total(generations).wire(), **cache_details(self._told, generations)}
+        return self._opening + b"]," + orjson.dumps(last)[1:] + b"\n\n"
 
-    def _piece(self, piece: Piece) -> bytes:
+    def _piece(self, piece: Piece, generation: Generation) -> bytes:
         frames = b""
         if self._deltas:
             frames = self._parts(piece)
@@ -266,7 +306,7 @@ class ChatWriter:
             frames = self._detailed({"content": piece.text}, piece.index, piece.details)
         elif piece.text:
             frames = self._text_opening[piece.index] + orjson.dumps(piece.text) + self._text_closing
-        return frames if piece.finish is None else frames + self._finish(piece)
+        return frames if piece.finish is None else frames + self._finish(piece, generation)
 
     def _parts(self, piece: Piece) -> bytes:
         """What is known of the piece's tokens comes with its first text, or else with its first chunk."""
@@ -285,7 +325,7 @@ class ChatWriter:
             return self._detailed(delta, index, ())
         return self._text_opening[index] + orjson.dumps(text) + self._text_closing
 
-    def _finish(self, piece: Piece) -> bytes:
+    def _finish(self, piece: Piece, generation: Generation) -> bytes:
         finish: dict[str, object] = {
             "index": piece.index,
             "delta": {},
@@ -296,7 +336,7 @@ class ChatWriter:
         }
         if piece.report is not None:
             finish["schema_check"] = piece.report
-        return self._chunk(finish)
+        return self._chunk(finish, cache_details(self._told, [generation]))
 
     def _detailed(self, delta: Delta, index: int, details: Sequence[TokenDetail]) -> bytes:
         logprobs = chat_logprobs(details, self._tokenizer) if self._asked.logprobs and details else None
@@ -310,8 +350,9 @@ class ChatWriter:
             choice["token_ids"] = [detail.id for detail in details]
         return self._chunk(choice)
 
-    def _chunk(self, choice: dict[str, object]) -> bytes:
-        return self._opening + orjson.dumps(choice) + self._closing
+    def _chunk(self, choice: dict[str, object], beside: Mapping[str, object] = NOTHING) -> bytes:
+        frame = self._opening + orjson.dumps(choice)
+        return frame + (b"]," + orjson.dumps(beside)[1:-1] + self._closing[1:] if beside else self._closing)
 
     # -- whole ---------------------------------------------------------------------------------------------------------
 
@@ -321,6 +362,7 @@ class ChatWriter:
             "object": "chat.completion",
             "choices": [self._choice(answer) for answer in answers[0]],
             "usage": total(generations).wire(),
+            **cache_details(self._told, generations),
         }
         if self._asked.return_token_ids:
             body["prompt_token_ids"] = generations[0].prompt

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -14,16 +14,19 @@ from pydantic import Field, WithJsonSchema
 from engine.request import EngineInfo
 
 from ..body import read_json
-from ..caller import CALLER
+from ..caching.ask import CacheAsk, Mark, read_ask
+from ..caching.report import cache_details, tells_cache
+from ..caller import CALLER, Caller
 from ..config import Limits
 from ..desk import Job, total
 from ..errors import InvalidRequest, unsupported
-from ..generation import Generation, Usage
+from ..generation import Generation
 from ..model import TextModel
 from ..pieces import Answer, Piece, TextOptions, TokenDetail
 from ..prompts import Prompts, Spelled, check_fits
 from ..structured.shapes import AnswerShape, Shapes
 from ..structured.verdicts import SchemaJudge
+from ..tenants import Tenants
 from .answer import Answerer
 from .fields import parse, wrong_type
 from .logprobs import CompletionLogprobs
@@ -105,6 +108,7 @@ class Completions:
     prompts: Prompts
     shapes: Shapes
     answerer: Answerer
+    tenants: Tenants
     limits: Limits
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -112,18 +116,32 @@ class Completions:
         asked = parse(CompletionRequest, await read_json(request, self.limits), NOT_SERVED)
         self.model.check_name(asked.model)
         asked.check(self.limits)
+        ask = read_ask(asked, self.tenants.policy(caller.tenant.id))
+        if asked.scores_prompt:
+            ask = ask.scoring()
         texts = read_prompts(asked.prompt, self.limits)
         stops = asked.stops(self.limits)
         info = self.answerer.desk.info()
         with self.answerer.desk.place(caller, len(texts)) as place:
             async with caller.in_time():
                 shape = await self.shapes.read(asked)
+                asked.check_prewarm(
+                    *([] if shape is None else [shape.source.param]),
+                    *([] if asked.logprobs is None else ["logprobs"]),
+                    *(["echo"] if asked.echo else []),
+                )
                 if shape is not None:
                     asked.check_beside_grammar()
                 jobs = [self._job(asked, await self._ids(text, info), stops, info, shape) for text in texts]
                 echoes = [await self.prompts.spell(job.prompt) for job in jobs] if asked.echo else []
+            jobs = [self._asking(caller, job, ask) for job in jobs]
             writer = CompletionWriter(
-                asked, self.model, echoes, created=caller.created, fingerprint=info.model_digest[:12]
+                asked,
+                self.model,
+                echoes,
+                told=ask if tells_cache(request, ask) else None,
+                created=caller.created,
+                fingerprint=info.model_digest[:12],
             )
             return await self.answerer.answer(
                 request,
@@ -140,6 +158,11 @@ class Completions:
         check_fits(len(prompt), info.max_model_len, param="prompt")
         self.prompts.check_ids(prompt, param="prompt")
         return prompt
+
+    def _asking(self, caller: Caller, job: Job, ask: CacheAsk) -> Job:
+        """A prompt has one boundary, its end."""
+        marks = [Mark(len(job.prompt))] if ask.makes_entries else []
+        return self.answerer.desk.asking(caller, job, ask, marks)
 
     def _job(
         self,
@@ -172,7 +195,6 @@ class Completions:
                 discard=max_tokens == 0,
             ),
             n=asked.n,
-            cache_salt=asked.cache_salt,
             priority=asked.priority,
             grammar=None if shape is None else shape.grammar,
             source=None if shape is None else shape.source,
@@ -188,10 +210,13 @@ class CompletionWriter:
         model: TextModel,
         echoes: Sequence[Spelled],
         *,
+        told: CacheAsk | None,
         created: int,
         fingerprint: str,
     ) -> None:
+        """`told`: what was asked of the cache, if the answer is to say what came of it."""
         self._asked = asked
+        self._told = told
         self._tokenizer = model.tokenizer
         self._echoes = echoes
         self._common = {
@@ -216,10 +241,11 @@ class CompletionWriter:
     def pieces(self, first: int, generation: Generation, pieces: Sequence[Piece]) -> bytes:
         return b"".join([self._piece(first, generation, piece) for piece in pieces])
 
-    def tail(self, usage: Usage) -> bytes:
+    def tail(self, generations: Sequence[Generation]) -> bytes:
         if not self._asked.include_usage:
             return b""
-        return self._opening + b'],"usage":' + orjson.dumps(usage.wire()) + b"}\n\n"
+        last = {"usage": total(generations).wire(), **cache_details(self._told, generations)}
+        return self._opening + b"]," + orjson.dumps(last)[1:] + b"\n\n"
 
     def _piece(self, first: int, generation: Generation, piece: Piece) -> bytes:
         index = first + piece.index
@@ -236,15 +262,19 @@ class CompletionWriter:
         if begins and self._asked.return_token_ids:
             choices[0]["prompt_token_ids"] = generation.prompt
         self._begun.add(index)
-        return b"".join([self._chunk(choice) for choice in choices])
+        beside = {} if piece.finish is None else cache_details(self._told, [generation])
+        return b"".join(
+            [self._chunk(choice, beside if choice["finish_reason"] else {}) for choice in choices]
+        )
 
     def _echo(self, index: int, generation: Generation) -> dict[str, object]:
         logprobs = self._prompt_logprobs(index, generation)
         wire = None if logprobs is None else logprobs.wire()
         return self._choice(index, self._echo_of(index).text, wire, None, ())
 
-    def _chunk(self, choice: dict[str, object]) -> bytes:
-        return self._opening + orjson.dumps(choice) + self._closing
+    def _chunk(self, choice: dict[str, object], beside: Mapping[str, object]) -> bytes:
+        frame = self._opening + orjson.dumps(choice)
+        return frame + (b"]," + orjson.dumps(beside)[1:-1] + self._closing[1:] if beside else self._closing)
 
     # -- whole ---------------------------------------------------------------------------------------------------------
 
@@ -254,7 +284,8 @@ class CompletionWriter:
             for i, (generation, group) in enumerate(zip(generations, answers, strict=True))
             for answer in group
         ]
-        return orjson.dumps({**self._common, "choices": choices, "usage": total(generations).wire()})
+        body = {**self._common, "choices": choices, "usage": total(generations).wire()}
+        return orjson.dumps({**body, **cache_details(self._told, generations)})
 
     def _whole_choice(self, index: int, generation: Generation, answer: Answer) -> dict[str, object]:
         echo = self._echo_of(index).text if self._asked.echo else ""

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..caching.boundaries import Breakpoint
+from ..caching.fields import read_breakpoint
 from ..config import Limits
 from ..errors import InvalidRequest, unsupported
 from ..prompts import Message
@@ -12,11 +17,36 @@ ROLES = ("developer", "system", "user", "assistant", "tool")
 IGNORED = frozenset({"annotations"})
 """Parts of an answer of ours that clients send back with the history; they hold nothing a model reads."""
 NOT_SERVED = frozenset({"audio", "function_call", "refusal"})
+BREAKPOINT = "prompt_cache_breakpoint"
 MAX_PARTS = 1024
 MAX_CALLS = 128
 
 
+@dataclass(slots=True)
+class Conversation:
+    """`messages` as a template takes them, each content in one piece. `parts` has the texts of those contents that came in
+    several, by the index of their message; `breakpoints` are those on parts, in order."""
+
+    messages: list[Message]
+    parts: dict[int, list[str]] = field(default_factory=dict)
+    breakpoints: list[Breakpoint] = field(default_factory=list)
+
+    def in_parts(self) -> list[Message]:
+        """The messages with contents as they were sent."""
+        return [
+            {**message, "content": [{"type": "text", "text": text} for text in self.parts[i]]}
+            if i in self.parts
+            else message
+            for i, message in enumerate(self.messages)
+        ]
+
+
 def read_messages(value: object, limits: Limits) -> list[Message]:
+    """Raises InvalidRequest with the path of the first thing that is wrong."""
+    return read_conversation(value, limits).messages
+
+
+def read_conversation(value: object, limits: Limits) -> Conversation:
     """Raises InvalidRequest with the path of the first thing that is wrong."""
     if not isinstance(value, list):
         raise wrong_type("messages", "an array of objects", value)
@@ -27,7 +57,10 @@ def read_messages(value: object, limits: Limits) -> list[Message]:
             code="empty_array",
         )
     _check_count(value, limits.max_messages, "messages")
-    return [_message(item, f"messages[{i}]", limits) for i, item in enumerate(value)]
+    conversation = Conversation([])
+    for i, item in enumerate(value):
+        conversation.messages.append(_message(item, f"messages[{i}]", limits, conversation))
+    return conversation
 
 
 def generation_prompt(asked: bool | None, *, continues: bool) -> bool:
@@ -43,7 +76,8 @@ def generation_prompt(asked: bool | None, *, continues: bool) -> bool:
     return not continues if asked is None else asked
 
 
-def _message(value: object, at: str, limits: Limits) -> Message:
+def _message(value: object, at: str, limits: Limits, conversation: Conversation) -> Message:
+    """The next message. What a template has no use for is noted in the conversation."""
     if not isinstance(value, dict):
         raise wrong_type(at, "an object", value)
     given = {name: field for name, field in value.items() if field is not None and name not in IGNORED}
@@ -58,11 +92,11 @@ def _message(value: object, at: str, limits: Limits) -> Message:
     if "tool_calls" in message and "content" not in given:
         message["content"] = None
     else:
-        message["content"] = _content(given.pop("content", None), f"{at}.content")
+        message["content"] = _content(given.pop("content", None), f"{at}.content", conversation)
     if "name" in given:
         message["name"] = _label(given.pop("name"), f"{at}.name", limits)
-    for field in given:
-        raise _unknown(f"{at}.{field}", known=field in NOT_SERVED)
+    for name in given:
+        raise _unknown(f"{at}.{name}", known=name in NOT_SERVED)
     return message
 
 
@@ -114,7 +148,7 @@ def _text(value: object, at: str) -> str:
     return value
 
 
-def _content(content: object, at: str) -> str:
+def _content(content: object, at: str, conversation: Conversation) -> str:
     if content is None:
         raise missing(at)
     if isinstance(content, str):
@@ -124,10 +158,21 @@ def _content(content: object, at: str) -> str:
     if not content:
         raise InvalidRequest(f"Invalid '{at}': empty array.", param=at, code="empty_array")
     _check_count(content, MAX_PARTS, at)
-    return "".join([_part(part, f"{at}[{i}]") for i, part in enumerate(content)])
+    message = len(conversation.messages)
+    texts: list[str] = []
+    for i, item in enumerate(content):
+        part = _part(item, f"{at}[{i}]")
+        texts.append(part["text"])
+        if (asked := part.get(BREAKPOINT)) is not None:
+            ttl = read_breakpoint(asked, f"{at}[{i}].{BREAKPOINT}")
+            conversation.breakpoints.append(Breakpoint(message, i, ttl))
+    if len(texts) > 1:
+        conversation.parts[message] = texts
+    return "".join(texts)
 
 
-def _part(part: object, at: str) -> str:
+def _part(part: object, at: str) -> dict[str, Any]:
+    """A part of a content, which has a text and perhaps a breakpoint."""
     if not isinstance(part, dict):
         raise wrong_type(at, "an object", part)
     kind = part.get("type")
@@ -139,13 +184,13 @@ def _part(part: object, at: str) -> str:
             param=f"{at}.type",
             code="unsupported_parameter",
         )
-    for field in part.keys() - {"type", "text"}:
-        if part[field] is not None:
-            raise _unknown(f"{at}.{field}", known=field == "prompt_cache_breakpoint")
+    for name in part.keys() - {"type", "text", BREAKPOINT}:
+        if part[name] is not None:
+            raise unknown(f"{at}.{name}")
     text = part.get("text")
     if not isinstance(text, str):
         raise wrong_type(f"{at}.text", "a string", text)
-    return text
+    return part
 
 
 def _label(value: object, at: str, limits: Limits) -> str:

@@ -9,6 +9,7 @@ from pydantic import Field, WithJsonSchema
 
 from engine.request import SamplingParams
 
+from ..caching.fields import CacheFields
 from ..config import Limits
 from ..errors import InvalidRequest, unsupported
 from ..structured.asked import ShapeFields
@@ -33,8 +34,6 @@ NOT_SERVED_ANYWHERE = dict.fromkeys(
         "documents",
         "lora_path",
         "moderation",
-        "prompt_cache_options",
-        "prompt_cache_retention",
         "prompt_embeds",
         "prompt_logprobs",
         "truncate_prompt_tokens",
@@ -50,7 +49,7 @@ class StreamOptions(Wire):
     include_obfuscation: bool = False
 
 
-class SamplingFields(ShapeFields):
+class SamplingFields(ShapeFields, CacheFields):
     """OpenAI's fields, vLLM's extensions, and fields that are pure bookkeeping and change no answer."""
 
     model: str
@@ -72,23 +71,20 @@ class SamplingFields(ShapeFields):
     ignore_eos: bool = False
     stop_token_ids: TokenIds = None
     include_stop_str_in_output: bool = False
-    cache_salt: str | None = None
     priority: int = Field(0, ge=0, le=1000, description="a request can give way to others, not overtake them")
     return_token_ids: bool = False
     # bookkeeping
     user: str | None = None
     safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
     metadata: Labels = None
     store: bool = False
     service_tier: str = "auto"
 
     def check(self, limits: Limits) -> None:
         """What a type cannot say. Raises InvalidRequest."""
-        for name in ("user", "safety_identifier", "prompt_cache_key", "cache_salt"):
+        for name in ("user", "safety_identifier"):
             _check_length(name, getattr(self, name), limits.max_string)
-        if self.cache_salt == "":
-            raise InvalidRequest("Invalid 'cache_salt': it is empty.", param="cache_salt")
+        self.check_cache(limits.max_string)
         _check_metadata(self.metadata, limits.max_string)
         if self.n > limits.max_choices:
             raise InvalidRequest(
@@ -117,6 +113,19 @@ class SamplingFields(ShapeFields):
                     param=name,
                     code="conflicting_parameters",
                 )
+
+    def check_prewarm(self, *asking: str) -> None:
+        """A request that only prepares the cache has no answer to stream, choose from or shape. `asking` are further fields
+        of it that ask something of the answer. Raises InvalidRequest."""
+        if not self.prewarms:
+            return
+        names = [*(["stream"] if self.stream else []), *(["n"] if self.n > 1 else []), *asking]
+        if names:
+            raise InvalidRequest(
+                f"'{names[0]}' cannot be used with 'prompt_cache_options.prewarm': nothing is answered.",
+                param=names[0],
+                code="conflicting_parameters",
+            )
 
     @property
     def include_usage(self) -> bool:

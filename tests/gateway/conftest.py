@@ -65,10 +65,14 @@ async def start() -> AsyncIterator[Start]:
     async with AsyncExitStack() as stack:
 
         async def start_(
-            engine: FakeEngine | None = None, *, template: bool | str = True, **parts: dict[str, Any]
+            engine: FakeEngine | None = None,
+            *,
+            template: bool | str = True,
+            tenants: str = "",
+            **parts: dict[str, Any],
         ) -> Gateway:
             return await stack.enter_async_context(
-                running(engine or FakeEngine(), *settings(**parts), template=template)
+                running(engine or FakeEngine(), *settings(**parts), template=template, tenants=tenants)
             )
 
         yield start_

@@ -19,6 +19,7 @@ from gateway.chat_template import ChatTemplate
 from gateway.config import Http, Limits, Served
 from gateway.serve import queue_limits
 from gateway.server import Stop, run
+from gateway.tenants import Tenants
 from gateway.tokenizer import Tokenizer
 from tests.fakes import FakeEngine
 
@@ -68,9 +69,15 @@ Start = Callable[..., Awaitable[Gateway]]
 
 @asynccontextmanager
 async def running(
-    engine: FakeEngine, http: Http, limits: Limits, served: Served, *, template: bool | str = True
+    engine: FakeEngine,
+    http: Http,
+    limits: Limits,
+    served: Served,
+    *,
+    template: bool | str = True,
+    tenants: str = "",
 ) -> AsyncIterator[Gateway]:
-    """`template`: ChatML, a source, or none."""
+    """`template`: ChatML, a source, or none. `tenants`: a file of them."""
     engine.backlog = Backlog(queue_limits(limits))
     tokenizer = Tokenizer.hash()
     app = create_app(
@@ -80,6 +87,7 @@ async def running(
         template=_template(template, tokenizer),
         http=http,
         limits=limits,
+        tenants=Tenants.parse(tenants),
     )
     stop = Stop()
     address: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()

@@ -240,7 +240,6 @@ BAD_SAMPLING: list[tuple[dict[str, Any], str, str]] = [
     ({"regex": "a", "ignore_eos": True}, "ignore_eos", "conflicting_parameters"),
     ({"api_base": "http://127.0.0.1:1"}, "api_base", "unknown_parameter"),
     ({"user_config": {"api_base": "x"}}, "user_config", "unknown_parameter"),
-    ({"prompt_cache_options": {"ttl": "30m"}}, "prompt_cache_options", "unsupported_parameter"),
 ]
 
 ENDPOINTS = {CHAT: {"model": MODEL, "messages": USER}, TEXT: {"model": MODEL, "prompt": "hi"}}

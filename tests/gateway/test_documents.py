@@ -10,13 +10,17 @@ from typing import get_args
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cache.lease import Lease
 from engine.backlog import Rejection
 from engine.failpoints import check_failpoint
 from gateway.app import create_app
+from gateway.caching.ask import CacheAsk
+from gateway.caching.fields import CacheFields, CacheObjectField, PromptCacheOptions
 from gateway.caching.flush import FlushedScope
 from gateway.caching.object_fields import CreateCache
 from gateway.caching.object_view import wire as object_wire
 from gateway.caching.objects import CacheObject
+from gateway.caching.report import details
 from gateway.chat_template import ChatTemplate
 from gateway.config import Http, Limits, Served
 from gateway.metrics import Metrics
@@ -73,6 +77,17 @@ def test_every_field_is_described_and_no_other(title: str, fields: set[str]) -> 
     assert first_cells(section(API, title)) == fields
 
 
+def test_every_field_about_the_cache_is_described_and_no_other() -> None:
+    of_request, of_answer = section(API, "The prompt cache").split("| in `x_cache` | is |")
+    members = {f"prompt_cache_options.{name}" for name in PromptCacheOptions.model_fields}
+    members |= {f"cache.{name}" for name in CacheObjectField.model_fields}
+    fields = names([CacheFields]) - {"prompt_cache_options", "cache"} | members | {"prompt_cache_breakpoint"}
+    assert first_cells(of_request) == fields - {"prompt_cache_options.comparison_response_id"}
+    lease = Lease(ttl=60, priority=1, tag="t")
+    ask = CacheAsk(lease=lease, pause=0, retention="24h", lowest="host")
+    assert first_cells(of_answer) == details(ask, []).keys() | {"first_divergence"}
+
+
 def test_every_field_of_a_check_is_described_and_no_other() -> None:
     of_request, of_answer = section(API, "Checking a schema").split("The answer is 200")
     assert first_cells(of_request) == names([SchemaCheckRequest]) - names([ShapeFields])
@@ -121,9 +136,8 @@ def test_the_refused_fields_are_listed() -> None:
     both, rest = text.split("In chat:")
     of_chat, of_completions = rest.split("In completions:")
     listed = [set(re.findall(r"`(\w+)`", part)) for part in (both, of_chat, of_completions.split("\n\n")[0])]
-    assert listed[0] - {"unsupported_parameter", "include_obfuscation", "stream_options"} == set(
-        NOT_SERVED_ANYWHERE
-    )
+    nested = {"include_obfuscation", "stream_options", "comparison_response_id", "prompt_cache_options"}
+    assert listed[0] - {"unsupported_parameter", *nested} == set(NOT_SERVED_ANYWHERE)
     assert listed[1] == set(chat.NOT_SERVED) - set(NOT_SERVED_ANYWHERE)
     assert listed[2] == set(completions.NOT_SERVED) - set(NOT_SERVED_ANYWHERE)
 
