@@ -1,8 +1,12 @@
 """The prefix cache's bookkeeping: page ids, token ids and metadata, never a tensor.
 
 blocks        who holds which page: the pool's accounting
-radix         pages by the tokens they hold, one tree per namespace
-prefix_cache  what the scheduler sees: match, publish, evict
+radix         pages by the tokens they hold, one tree per root key
+prefix_cache  what the scheduler sees: match, publish, evict, lease, flush
+accounts      whose pages they are: quotas, floors, pins
+entries       leases by id, and what became of them
+flushing      which pages a flush takes
+tombstones    why pages went
 eviction      which idle leaf goes next
 lease         what is promised about cached pages, and to whom
 namespace     what makes equal tokens different KV

@@ -233,16 +233,21 @@ class Evictor:
             self._offered -= 1
 
     def next(
-        self, payer: str | None = None, spared: Callable[[str], bool] = lambda owner: False
+        self,
+        payer: str | None = None,
+        spared: Callable[[str], bool] = lambda owner: False,
+        *,
+        below: Rank | None = None,
     ) -> Node | None:
         """Withdraw what goes first and return it: of one owner, or of all but those for whom `spared` is true now. None if
-        nothing is left. Amortised O(log leaves)."""
+        nothing is left, or nothing that ranks `below`. Amortised O(log leaves)."""
         now = self._clock()
         self._advance(now)
         node = self._first_but(spared, now) if payer is None else self._order_of(payer).first()
-        if node is not None:
-            self.withdraw(node)
-            self._hand_down(node)
+        if node is None or (below is not None and self._standing(node, now)[0][0] >= below):
+            return None
+        self.withdraw(node)
+        self._hand_down(node)
         return node
 
     def resumed(self, node: Node) -> int:
@@ -296,8 +301,6 @@ class Evictor:
     def _hand_down(self, node: Node) -> None:
         """Tell the parent of a page that goes what the end of its path was like: it becomes the end."""
         parent = node.parent
-        if parent is None:
-            return
         if len(parent.keys) > 1 or parent.used > node.used:
             parent.shared = True
         else:

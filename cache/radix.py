@@ -1,11 +1,13 @@
-"""Pages by the tokens they hold: one tree per namespace, token-exact, a node per page.
+"""Pages by the tokens they hold: one tree per root key, token-exact, a node per page.
 
 A node's key is the tokens of its page; a full page has `page_size` of them and may have children, a shorter key is the
 partially filled tail of a sequence that ended, and a leaf. Siblings are kept in lexicographic order and none is a prefix
 of another, so that one binary search finds the child equal to a run of tokens, or else the one that shares most of it:
 the two neighbours of the place where the run would stand are the only candidates.
 
-The tree knows neither reference counts nor recency limits; `prefix_cache` does.
+A page is known everywhere by its *chain*, a digest of all tokens up to its end and of the root they start from.
+
+The tree knows neither reference counts nor what is promised to whom; it carries what others note on its nodes.
 """
 
 from __future__ import annotations
@@ -14,65 +16,129 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import inf
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from .lease import Claim
+from .accounts import NOBODY, Account
+from .lease import Claim, Tier
+from .tiers.page import page_chain
+
+if TYPE_CHECKING:
+    from .entries import Hold
 
 Key = tuple[int, ...]
 
+SHARED: Final = b"\0shared"
+"""The group of a page that more than one group has used."""
+
 
 class Node:
-    """A page in the tree. Out of the tree, `parent` is None.
+    """A page in the tree; out of it, `page` is -1. `parent` stays known even then.
 
-    What is known of its use is written by `prefix_cache` and read by `eviction`: `start` is the position of its first token,
-    `used` the second of its last use, `hits` how often it was found, `streak` how often its path had been gone on from when
-    it was made, `expires` when it is gone at the latest. The last three fields are eviction's own.
+    What is known of its use is written by `prefix_cache` and read by `eviction`: `start` is the position of its first
+    token, `used` the second of its last use, `hits` how many requests found it, `streak` how often its path had been gone on
+    from when it was made, `owner` its tenant. It `expires` `max_age` seconds after its last use (None: never). `claim` sums
+    up `holds`, the leases that end here. `seat`, `shared` and `paused` are eviction's own.
+
+    `group` is the only one that has used it, or SHARED. `lowest` is the lowest tier it may reach. `pins` counts the hard pins
+    that end here and the children that have some below them. `promised` is until when a lease further down, which was
+    broken, would have kept it.
     """
 
     __slots__ = (
+        "chain",
         "claim",
+        "created",
         "expires",
+        "group",
         "hits",
+        "holds",
         "key",
         "keys",
+        "lowest",
+        "max_age",
         "nodes",
         "owner",
         "page",
         "parent",
         "paused",
+        "pins",
+        "promised",
+        "root",
         "seat",
         "shared",
         "start",
         "streak",
         "used",
     )
+    parent: Node
+    root: Root
 
-    def __init__(self, key: Key, page: int, parent: Node | None) -> None:
+    def __init__(self, key: Key, page: int, parent: Node, chain: bytes) -> None:
         self.key = key
         self.page = page
         self.parent = parent
+        self.root = parent.root
+        self.chain = chain
         self.keys: list[Key] = []  # of the children, sorted
         self.nodes: list[Node] = []  # the children, in the same order
-        self.start: int = 0 if parent is None else parent.start + len(parent.key)
+        self.start: int = 0 if parent is self else parent.start + len(parent.key)
         self.used = 0.0
+        self.created = 0.0
         self.hits = 0
         self.streak = 0
         self.owner = ""
-        self.claim: Claim | None = None
         self.expires = inf
+        self.max_age: float | None = None
+        self.claim: Claim | None = None
+        self.holds: list[Hold] | None = None
+        self.group = b""
+        self.lowest: Tier = "disk"
+        self.pins = 0
+        self.promised = -inf
         self.seat = 0
         self.shared = False
         self.paused = False
 
 
 class Root(Node):
-    """The empty prefix of one namespace."""
+    """The empty prefix of one root key, and all that is below it, in pages.
 
-    __slots__ = ("namespace",)
+    `pages` and `tokens` are those of its tree; of the pages `idle` are held by nobody else and can go, `frozen` are held by
+    nobody else and pinned, `pinned` are on the path to a hard pin. `entries` counts the leases of its nodes. `dead` is the
+    time when it was flushed. Its parent is itself.
+    """
 
-    def __init__(self, namespace: bytes) -> None:
-        super().__init__((), -1, None)
+    __slots__ = (
+        "account",
+        "adapter",
+        "dead",
+        "entries",
+        "frozen",
+        "idle",
+        "namespace",
+        "pages",
+        "pinned",
+        "root_key",
+        "tokens",
+    )
+
+    def __init__(
+        self, root_key: bytes, account: Account, *, namespace: bytes = b"", adapter: bytes = b""
+    ) -> None:
+        self.key = ()
+        self.root = self
+        super().__init__((), -1, self, root_key)
+        self.root_key = root_key
+        self.account = account
         self.namespace = namespace
+        self.adapter = adapter
+        self.pages = 0
+        self.tokens = 0
+        self.idle = 0
+        self.frozen = 0
+        self.pinned = 0
+        self.entries = 0
+        self.dead: float | None = None
 
 
 class Walk(NamedTuple):
@@ -91,7 +157,7 @@ class Insertion(NamedTuple):
 
 
 class RadixTree:
-    """`nodes` and `tokens` count what is in all namespaces. Empty namespaces disappear."""
+    """`nodes` and `tokens` count what can be found, in all roots. Empty roots disappear."""
 
     __slots__ = ("nodes", "page_size", "roots", "tokens")
 
@@ -101,14 +167,15 @@ class RadixTree:
         self.nodes = 0
         self.tokens = 0
 
-    def walk(self, namespace: bytes, tokens: Sequence[int], limit: int) -> Walk:
+    def walk(self, root_key: bytes, tokens: Sequence[int], limit: int) -> Walk:
         """The longest prefix of `tokens[:limit]` in the tree. Linear in its length."""
+        root = self.roots.get(root_key)
+        return Walk([], None, 0) if root is None else self.walk_below(root, tokens, 0, limit)
+
+    def walk_below(self, node: Node, tokens: Sequence[int], start: int, limit: int) -> Walk:
+        """The same for `tokens[start:limit]` below a node that ends at `start`."""
         found: list[Node] = []
-        node: Node | None = self.roots.get(namespace)
-        if node is None:
-            return Walk(found, None, 0)
         size = self.page_size
-        start = 0
         while True:
             key = tuple(tokens[start : min(start + size, limit)])
             at = bisect_left(node.keys, key)
@@ -128,11 +195,13 @@ class RadixTree:
                     best, shared = node.nodes[neighbour], common
         return Walk(found, best, shared)
 
-    def root(self, namespace: bytes) -> Root:
-        """The root of a namespace, made if need be. Whoever asks inserts below it at once."""
-        root = self.roots.get(namespace)
+    def root(
+        self, root_key: bytes, account: Account = NOBODY, *, namespace: bytes = b"", adapter: bytes = b""
+    ) -> Root:
+        """The root of a key, made if need be, then owned by `account`. Whoever asks inserts below it at once."""
+        root = self.roots.get(root_key)
         if root is None:
-            root = self.roots[namespace] = Root(namespace)
+            root = self.roots[root_key] = Root(root_key, account, namespace=namespace, adapter=adapter)
         return root
 
     def insert(self, parent: Node, key: Key, page: int) -> Insertion:
@@ -146,70 +215,99 @@ class RadixTree:
             return Insertion(parent.nodes[at], None)
         if at and key[: len(keys[at - 1])] == keys[at - 1]:
             return self._extend(parent, at - 1, key, page)
-        node = Node(key, page, parent)
+        node = Node(key, page, parent, page_chain(parent.chain, key))
         keys.insert(at, key)
         parent.nodes.insert(at, node)
-        self.nodes += 1
-        self.tokens += len(key)
+        self._count(node.root, 1, len(key))
         return Insertion(node, None)
 
     def _extend(self, parent: Node, at: int, key: Key, page: int) -> Insertion:
         node = parent.nodes[at]
         displaced = node.page
-        self.tokens += len(key) - len(node.key)
+        self._count(node.root, 0, len(key) - len(node.key))
         node.key = parent.keys[at] = key
         node.page = page
+        node.chain = page_chain(parent.chain, key)
         return Insertion(node, displaced)
 
-    def remove(self, node: Node) -> Node | None:
-        """Take a leaf out. Returns its parent if that is a page that became a leaf itself."""
-        parent = node.parent
-        assert parent is not None, "only a node of the tree can be removed"
+    def remove(self, node: Node) -> Node:
+        """Take a leaf out. Returns its parent, which may be a root that is gone with it."""
+        assert node.page >= 0, "only a node of the tree can be removed"
         assert not node.keys, "only a leaf can be removed"
+        parent = node.parent
         at = bisect_left(parent.keys, node.key)
         del parent.keys[at], parent.nodes[at]
-        node.parent = None
-        self.nodes -= 1
-        self.tokens -= len(node.key)
-        if parent.keys:
-            return None
-        if isinstance(parent, Root):
-            del self.roots[parent.namespace]
-            return None
+        node.page = -1
+        root = node.root
+        self._count(root, -1, -len(node.key))
+        if parent is root and not parent.keys:
+            del self.roots[root.root_key]
         return parent
+
+    def cut(self, root: Root) -> None:
+        """Let nobody find anything below a root any more. O(1): its nodes stay linked to it."""
+        del self.roots[root.root_key]
+        self.nodes -= root.pages
+        self.tokens -= root.tokens
+
+    def _count(self, root: Root, pages: int, tokens: int) -> None:
+        self.nodes += pages
+        self.tokens += tokens
+        root.pages += pages
+        root.tokens += tokens
 
     def __iter__(self) -> Iterator[Node]:
         """Every page's node, parents before children."""
-        stack = [node for root in self.roots.values() for node in root.nodes]
-        while stack:
-            node = stack.pop()
-            if node.nodes:
-                stack += node.nodes
-            yield node
+        for root in self.roots.values():
+            yield from below(root)
 
     def check(self) -> None:
-        """Assert the shape described at the top of this file and the two counts. Linear in the tree."""
-        for namespace, root in self.roots.items():
-            assert root.namespace == namespace, "a misfiled namespace"
-            assert root.keys, "an empty namespace"
-            self._check_children(root)
-        nodes = list(self)
-        for node in nodes:
-            if node.nodes:
-                assert len(node.key) == self.page_size, "a partial page has children"
-                self._check_children(node)
-        lengths = [len(node.key) for node in nodes]
-        assert all(lengths), "a page without tokens"
-        assert max(lengths, default=0) <= self.page_size
-        assert (len(nodes), sum(lengths)) == (self.nodes, self.tokens), "the tree's counts are stale"
+        """Assert the shape described at the top of this file, chains and counts. Linear in the tree."""
+        for key, root in self.roots.items():
+            assert root.root_key == root.chain == key, "a misfiled root"
+            assert root.keys, "an empty root"
+            assert root.dead is None, "a dead root can be found"
+            check_below(root, self.page_size)
+        counted = (
+            sum(root.pages for root in self.roots.values()),
+            sum(r.tokens for r in self.roots.values()),
+        )
+        assert counted == (self.nodes, self.tokens), "the tree's counts are stale"
 
-    def _check_children(self, parent: Node) -> None:
-        assert parent.keys == [child.key for child in parent.nodes], "keys and nodes disagree"
-        for child in parent.nodes:
-            assert child.parent is parent, "a child with another parent"
-        for before, key in pairwise(parent.keys):
-            assert before < key, "siblings out of order"
-            assert key[: len(before)] != before, "a sibling goes on from another"
+
+def below(top: Node) -> Iterator[Node]:
+    """All nodes under this one, parents before children."""
+    stack = list(top.nodes)
+    while stack:
+        node = stack.pop()
+        if node.nodes:
+            stack += node.nodes
+        yield node
+
+
+def check_below(root: Root, page_size: int) -> None:
+    nodes = list(below(root))
+    _check_children(root)
+    for node in nodes:
+        assert node.root is root, "a node of another root"
+        assert node.chain == page_chain(node.parent.chain, node.key), "a chain that is not that of its tokens"
+        if node.nodes:
+            assert len(node.key) == page_size, "a partial page has children"
+            _check_children(node)
+    lengths = [len(node.key) for node in nodes]
+    assert all(lengths), "a page without tokens"
+    assert max(lengths, default=0) <= page_size
+    assert (len(nodes), sum(lengths)) == (root.pages, root.tokens), "a root's counts are stale"
+
+
+def _check_children(parent: Node) -> None:
+    assert parent.keys == [child.key for child in parent.nodes], "keys and nodes disagree"
+    for child in parent.nodes:
+        assert child.parent is parent, "a child with another parent"
+        assert child.page >= 0, "a node out of the tree can be found"
+    for before, key in pairwise(parent.keys):
+        assert before < key, "siblings out of order"
+        assert key[: len(before)] != before, "a sibling goes on from another"
 
 
 def _common(a: Key, b: Key) -> int:

@@ -7,6 +7,7 @@ import secrets
 import time
 from pathlib import Path
 
+from cache.accounts import Limits
 from cache.namespace import RootKeys
 from cache.prefix_cache import PrefixCache
 from grammar.compiler import Compiler
@@ -35,7 +36,15 @@ def assemble(config: EngineConfig, *, compiler: MakeCompiler | None = None) -> E
     check_config(config)
     runner = _load_runner(config)
     info = runner.info
-    cache = PrefixCache(info.pages, info.page_size, enabled=config.prefix_cache)
+    cache = PrefixCache(
+        info.pages,
+        info.page_size,
+        clock=time.monotonic,
+        enabled=config.prefix_cache,
+        limits=Limits(config.tenants, config.other_tenants),
+        max_length=min(info.max_model_len, info.pages * info.page_size),
+        page_bytes=info.page_bytes,
+    )
     calibration = Calibration(config.max_step_tokens)
     scheduler = Scheduler(
         cache=cache,

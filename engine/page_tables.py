@@ -21,8 +21,7 @@ class PageTables:
     def find(self, member: Member) -> Match:
         """Pin the longest prefix there is: in the tree, or in the pages of a sibling, whose prompt is the same."""
         if member.reads_nothing:
-            member.cursor.reset()
-            return Match([], None, 0)
+            return self._cache.begin(member.cursor)
         match = self._cache.match(member.cursor, member.tokens)
         share = min(member.prompt_len, len(member.tokens) - 1)
         if share > match.tokens(self._page_size):
@@ -42,10 +41,12 @@ class PageTables:
         `reserve` pages have to stay available. A tail that was matched is to be copied: see `copy_of`.
         """
         need = -(-len(member.tokens) // self._page_size) - len(match.pages)
-        if match.tail is not None and self._cache.available - need < reserve:
+        tenant = member.request.tenant
+        if match.tail is not None and self._cache.available_to(tenant) - need < reserve:
             self._cache.release([match.tail])  # the page to copy from may be the one that is missing
             match = Match(match.pages, None, 0)
-        fresh = self._cache.allocate(need) if self._cache.available - need >= reserve else None
+        room = self._cache.available_to(tenant) - need >= reserve
+        fresh = self._cache.allocate(need, tenant) if room else None
         if fresh is None:
             self.unpin(match)
             return False
@@ -71,7 +72,7 @@ class PageTables:
         """Give a sequence the pages its tokens need, or say that there is no room."""
         need = -(-len(member.tokens) // self._page_size) - len(member.pages)
         if need > 0:
-            pages = self._cache.allocate(need)
+            pages = self._cache.allocate(need, member.request.tenant)
             if pages is None:
                 return False
             member.pages += pages
@@ -93,4 +94,5 @@ class PageTables:
         tail = sibling.pages[whole] if rest else None
         self._cache.share(pages if tail is None else [*pages, tail])
         member.cursor.reset()
+        member.cursor.limit = min(member.cursor.limit, sibling.cursor.limit)  # 0 if those pages were flushed
         return Match(pages, tail, rest)

@@ -440,7 +440,14 @@ class Scheduler:
             prompt_len=length,
             arrival=group.arrival,
             group=group,
-            cursor=Cursor(group.namespace),
+            cursor=Cursor(
+                group.namespace,
+                tenant=request.tenant,
+                namespace=request.namespace,
+                adapter=request.adapter,
+                policy=request.cache,
+                counts=index == 0,
+            ),
             limit=min(length + request.sampling.max_tokens, self.max_length),
             prompt_logprobs=[None] if wants_prompt else None,
         )
@@ -556,7 +563,7 @@ class Scheduler:
         """How much a cache holds of a waiting sequence; asked again only after something was published."""
         if member.hint_age != self.cache.published:
             member.hint_age = self.cache.published
-            found = self.cache.peek(member.cursor.namespace, member.tokens)
+            found = self.cache.peek(member.cursor.root_key, member.tokens)
             member.hint = 0 if member.reads_nothing else found
         return member.hint
 
@@ -577,7 +584,7 @@ class Scheduler:
         self._totals.saved += saved
         self._totals.prompt_tokens += member.prompt_len
         self._totals.cached_tokens += cached
-        if member.cursor.namespace is not None and not member.reads_nothing:
+        if member.cursor.root_key is not None and not member.reads_nothing:
             self._totals.looked_up_tokens += member.prompt_len
         queued = self._clock() - group.arrival
         self._started.append(RequestStarted(group.request.request_id, cached, queued, saved=saved))

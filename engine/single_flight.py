@@ -113,9 +113,9 @@ class SingleFlight:
         cursor = member.cursor
         size = self._page_size
         start = cursor.depth * size
-        if cursor.namespace is None or start + size > length or found // size != cursor.depth:
+        if cursor.root_key is None or start + size > length or found // size != cursor.depth:
             return None
-        return (cursor.node or cursor.namespace, tuple(member.tokens[start : start + size]))
+        return (cursor.node or cursor.root_key, tuple(member.tokens[start : start + size]))
 
     def _agreed(self, member: Member, leader: Member) -> int:
         """Up to which page the two have the same tokens, the last token of `member` left out."""

@@ -36,7 +36,7 @@ def start(running: int) -> tuple[Scheduler, HashRunner]:
     pages = running * (CONTEXT + 2 * STEPS * ROUNDS) // PAGE_SIZE + running
     model = HashModelConfig()
     scheduler = Scheduler(
-        cache=PrefixCache(pages, PAGE_SIZE),
+        cache=PrefixCache(pages, PAGE_SIZE, clock=time.monotonic),
         max_running=running,
         max_step_tokens=8192,
         max_model_len=model.max_model_len,

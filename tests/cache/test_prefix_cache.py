@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cache.prefix_cache import Cursor, PrefixCache
+from tests.fakes import ManualClock
 
 SIZE = 4
 
@@ -34,7 +35,7 @@ def remember(cache: PrefixCache, tokens: list[int], namespace: bytes | None = b"
 
 
 def test_whole_pages_and_a_tail_are_found_up_to_the_last_token() -> None:
-    cache = PrefixCache(8, SIZE)
+    cache = PrefixCache(8, SIZE, clock=ManualClock())
     pages = remember(cache, [*range(10)])
     cursor = Cursor(b"n")
     match = cache.match(cursor, [*range(10)])
@@ -50,7 +51,7 @@ def test_whole_pages_and_a_tail_are_found_up_to_the_last_token() -> None:
 
 
 def test_other_namespaces_and_none_find_nothing() -> None:
-    cache = PrefixCache(8, SIZE)
+    cache = PrefixCache(8, SIZE, clock=ManualClock())
     remember(cache, [*range(10)])
     remember(cache, [*range(10)], None)
     assert cache.peek(b"m", [*range(10)]) == 0
@@ -61,7 +62,7 @@ def test_other_namespaces_and_none_find_nothing() -> None:
 
 
 def test_disabled_it_only_hands_out_pages() -> None:
-    cache = PrefixCache(4, SIZE, enabled=False)
+    cache = PrefixCache(4, SIZE, clock=ManualClock(), enabled=False)
     remember(cache, [*range(10)])
     assert cache.match(Cursor(b"n"), [*range(10)]).pages == []
     assert cache.peek(b"n", [*range(10)]) == 0
@@ -71,7 +72,7 @@ def test_disabled_it_only_hands_out_pages() -> None:
 
 
 def test_chunks_are_found_as_they_are_published() -> None:
-    cache = PrefixCache(8, SIZE)
+    cache = PrefixCache(8, SIZE, clock=ManualClock())
     tokens = [*range(12)]
     cursor = Cursor(b"n")
     pages = cache.allocate(3)
@@ -85,7 +86,7 @@ def test_chunks_are_found_as_they_are_published() -> None:
 
 
 def test_a_fuller_page_takes_the_place_of_a_tail() -> None:
-    cache = PrefixCache(8, SIZE)
+    cache = PrefixCache(8, SIZE, clock=ManualClock())
     remember(cache, [1, 2])
     remember(cache, [1, 2, 3])
     assert cache.tree_pages == 1
@@ -99,7 +100,7 @@ def test_a_fuller_page_takes_the_place_of_a_tail() -> None:
 
 
 def test_a_tail_that_is_being_copied_survives_its_replacement() -> None:
-    cache = PrefixCache(8, SIZE)
+    cache = PrefixCache(8, SIZE, clock=ManualClock())
     (tail,) = remember(cache, [1, 2])
     match = cache.match(Cursor(b"n"), [1, 2, 9])
     assert match.tail == tail
@@ -110,8 +111,8 @@ def test_a_tail_that_is_being_copied_survives_its_replacement() -> None:
     assert cache.pool.holders(tail) == 0
 
 
-def test_the_least_recently_used_goes_first_leaf_by_leaf() -> None:
-    cache = PrefixCache(6, SIZE)
+def test_what_is_idle_goes_leaf_by_leaf() -> None:
+    cache = PrefixCache(6, SIZE, clock=ManualClock())
     remember(cache, [*range(8)])
     remember(cache, [*range(20, 28)])
     used = cache.match(Cursor(b"n"), [*range(9)])
@@ -122,14 +123,14 @@ def test_the_least_recently_used_goes_first_leaf_by_leaf() -> None:
         held += cache.allocate(1) or []
         left.append((cache.peek(b"n", [*range(9)]), cache.peek(b"n", [*range(20, 29)])))
         cache.check(held)
-    assert left == [(8, 8), (8, 8), (8, 4), (8, 0), (4, 0), (0, 0)]
+    assert [first + second for first, second in left] == [16, 16, 12, 8, 4, 0]
     assert cache.evicted == 4
     assert cache.survey().namespaces == 0
     assert cache.allocate(1) is None
 
 
 def test_what_a_sequence_holds_is_not_evicted() -> None:
-    cache = PrefixCache(3, SIZE)
+    cache = PrefixCache(3, SIZE, clock=ManualClock())
     remember(cache, [*range(8)])
     match = cache.match(Cursor(b"n"), [*range(5)])
     assert cache.allocate(3) is None
@@ -137,19 +138,19 @@ def test_what_a_sequence_holds_is_not_evicted() -> None:
     taken = cache.allocate(2)
     assert taken is not None
     assert match.pages[0] not in taken
-    cache.flush()
+    cache.evict(cache.idle)
     assert cache.peek(b"n", [*range(5)]) == 4
 
 
 def test_too_much_asked_evicts_nothing() -> None:
-    cache = PrefixCache(3, SIZE)
+    cache = PrefixCache(3, SIZE, clock=ManualClock())
     remember(cache, [*range(8)])
     assert cache.allocate(4) is None
     assert cache.tree_pages == 2
 
 
 def test_a_denied_allocation_gives_back_what_it_took() -> None:
-    cache = PrefixCache(3, SIZE)
+    cache = PrefixCache(3, SIZE, clock=ManualClock())
     cache.pool.deny(1)
     assert cache.allocate(2) is None
     cache.check([])
@@ -158,14 +159,14 @@ def test_a_denied_allocation_gives_back_what_it_took() -> None:
 
 def test_a_cursor_on_a_page_that_was_evicted_publishes_from_the_root() -> None:
     """Two compute the same; the tree keeps the first one's pages; those go while the second is still running."""
-    cache = PrefixCache(8, SIZE)
+    cache = PrefixCache(8, SIZE, clock=ManualClock())
     tokens = [*range(8)]
     _, first = compute(cache, tokens)
     cursor, second = compute(cache, tokens)
     assert cursor.node is not None
     assert cursor.node.page == first[1]
     cache.release(first)
-    cache.flush()
+    cache.evict(cache.idle)
     assert cache.tree_pages == 0
     more = cache.allocate(1)
     assert more is not None
@@ -176,31 +177,31 @@ def test_a_cursor_on_a_page_that_was_evicted_publishes_from_the_root() -> None:
 
 
 def test_a_page_above_a_held_one_waits_for_it() -> None:
-    cache = PrefixCache(8, SIZE)
+    cache = PrefixCache(8, SIZE, clock=ManualClock())
     tokens = [*range(8)]
     _, first = compute(cache, tokens[:4])
     _, second = compute(cache, tokens)
     cache.release(first)
-    cache.flush()
+    cache.evict(cache.idle)
     assert cache.tree_pages == 2, "the parent of a held page is gone"
     cache.release(second)
-    cache.flush()
+    cache.evict(cache.idle)
     assert cache.tree_pages == 0
     cache.check([])
 
 
 def test_the_eviction_order_does_not_grow_with_use() -> None:
-    cache = PrefixCache(8, SIZE)
+    cache = PrefixCache(8, SIZE, clock=ManualClock())
     remember(cache, [*range(8)])
     for _ in range(2000):
         cache.release(cache.match(Cursor(b"n"), [*range(9)]).pages)
-    assert len(cache._leaves) <= 64 + 2 * cache.tree_pages + 1
+    assert sum(1 for _ in cache._evictor) <= 1
     cache.check([])
 
 
 def test_a_page_holds_tokens() -> None:
     with pytest.raises(ValueError, match="at least one token"):
-        PrefixCache(1, 0)
+        PrefixCache(1, 0, clock=ManualClock())
 
 
 # ---- against a model -------------------------------------------------------------------------------------------------
@@ -219,7 +220,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = PrefixCache(10, 3)
+        self.cache = PrefixCache(10, 3, clock=ManualClock())
         self.content: dict[int, list[tuple[bytes, tuple[int, ...]]]] = {}
         self.running: list[Running] = []
 
@@ -256,7 +257,7 @@ class CacheMachine(RuleBasedStateMachine):
             page = sequence.pages[position // 3]
             if position % 3 == 0:
                 self.content[page] = []
-            namespace = sequence.cursor.namespace
+            namespace = sequence.cursor.root_key
             assert namespace is not None
             self.content[page].append((namespace, tuple(sequence.tokens[: position + 1])))
             sequence.computed += 1
@@ -273,7 +274,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        self.cache.flush()
+        self.cache.evict(self.cache.idle)
 
     @invariant()
     def sound(self) -> None:
@@ -282,7 +283,7 @@ class CacheMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for sequence in self.running:
             self.cache.release(sequence.pages)
-        self.cache.flush()
+        self.cache.evict(self.cache.idle)
         assert self.cache.pool.free == 10
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.radix import Node, RadixTree, Root
+from cache.radix import Node, RadixTree
 
 Tokens = list[int]
 
@@ -63,10 +63,11 @@ def test_leaves_can_go_in_any_order(page_size: int, stored: list[Tokens], data: 
     while tree.nodes:
         leaves = sorted((node for node in tree if not node.keys), key=lambda node: node.page)
         leaf = data.draw(st.sampled_from(leaves))
-        parent, siblings = leaf.parent, len(leaf.parent.keys) if leaf.parent else 0
-        freed = tree.remove(leaf)
-        assert leaf.parent is None
-        assert freed is (parent if siblings == 1 and not isinstance(parent, Root) else None)
+        parent, siblings = leaf.parent, len(leaf.parent.keys)
+        above = tree.remove(leaf)
+        assert leaf.page == -1
+        assert above is parent
+        assert len(above.keys) == siblings - 1
         tree.check()
     assert tree.roots == {}, "an empty namespace stayed"
     assert tree.tokens == 0

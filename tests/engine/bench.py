@@ -36,7 +36,7 @@ class Bench:
         prefix_cache: bool = True,
     ) -> None:
         self.clock = ManualClock()
-        self.cache = PrefixCache(pages, SIZE, enabled=prefix_cache)
+        self.cache = PrefixCache(pages, SIZE, clock=self.clock, enabled=prefix_cache)
         self.scheduler = Scheduler(
             cache=self.cache,
             max_running=max_running,

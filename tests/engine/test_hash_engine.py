@@ -46,7 +46,7 @@ def test_answers_are_the_reference(pages: int, page_size: int, budget: int, pref
     draw = random.Random(pages)
     runner = HashRunner(EngineConfig(hash_model=HashModelConfig(), page_size=page_size, pages=pages))
     scheduler = Scheduler(
-        cache=PrefixCache(pages, page_size, enabled=prefix_cache),
+        cache=PrefixCache(pages, page_size, clock=lambda: 0.0, enabled=prefix_cache),
         max_running=12,
         max_step_tokens=budget,
         max_model_len=runner.info.max_model_len,

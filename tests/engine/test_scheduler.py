@@ -698,6 +698,9 @@ def test_flush_forgets_what_nobody_needs() -> None:
     bench.scheduler.check()
     bench.finish_all()
     bench.scheduler.flush()
+    assert bench.cache.survey().tokens == 0
+    bench.cache.reclaim()
+    assert bench.cache.pool.free == bench.cache.pool.total
     assert bench.cache.tree_pages == 0
     assert bench.cache.survey().namespaces == 0
 

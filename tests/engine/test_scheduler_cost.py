@@ -34,7 +34,7 @@ def calls(action: Callable[[], object]) -> int:
 def scheduler(running: int, context: int, *, waiting: int = 0, slots: int | None = None) -> Scheduler:
     """One in whose next step `running` sequences with about `context` tokens each generate one more."""
     engine = Scheduler(
-        cache=PrefixCache(running * (context // SIZE + 2), SIZE),
+        cache=PrefixCache(running * (context // SIZE + 2), SIZE, clock=lambda: 0.0),
         max_running=slots or running,
         max_step_tokens=running * context,
         max_model_len=10**6,

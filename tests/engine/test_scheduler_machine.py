@@ -23,7 +23,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = ManualClock()
-        self.cache = PrefixCache(PAGES, SIZE)
+        self.cache = PrefixCache(PAGES, SIZE, clock=self.clock)
         self.scheduler = Scheduler(
             cache=self.cache,
             max_running=3,
@@ -168,6 +168,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.sound()
         assert not self.open, "starved"
         self.scheduler.flush()
+        self.cache.reclaim()
         assert self.cache.pool.free == PAGES
 
 

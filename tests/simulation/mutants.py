@@ -38,21 +38,18 @@ class AbortKeepsPages(Scheduler):
 class EvictsReferenced(PrefixCache):
     """Eviction does not look whether a sequence holds the page, and frees it all the same."""
 
-    def _evictable(self, node: Node) -> bool:
-        return node.parent is not None and not node.keys
-
     def match(self, cursor: Cursor, tokens: Tokens[int]) -> Match:
         match = super().match(cursor, tokens)
         for page in match.pages[-1:]:
             node = self._node_of[page]
             if node is not None and not node.keys:
-                self._push(node)
+                self._offer(node)
         return match
 
-    def _drop(self, page: int) -> None:
+    def _let_go(self, node: Node, page: int) -> int:
         while self.pool.holders(page) > 1:
             self.pool.release(page)
-        super()._drop(page)
+        return super()._let_go(node, page)
 
 
 class PublishesEarly(PrefixCache):
@@ -119,10 +116,11 @@ class MatchesWholePrompt(PrefixCache):
 class PinsUncounted(PrefixCache):
     """Pinning a page does not take it off the count of idle ones."""
 
-    def _pin(self, node: Node) -> None:
-        super()._pin(node)
-        if self.pool.holders(node.page) == 2:
-            self.idle += 1
+    def _pin(self, cursor: Cursor, path: list[Node], now: float) -> list[int]:
+        idle = self.idle
+        pages = super()._pin(cursor, path, now)
+        self.idle = idle
+        return pages
 
 
 class ForgetsGenerated(Scheduler):

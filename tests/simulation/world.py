@@ -92,7 +92,9 @@ class Simulation:
         self.page_size = draw.choice((1, 2, 2, 3, 4, 4, 8))
         self.pages = draw.randrange(32, 96) // self.page_size
         self.clock = ManualClock(draw.uniform(0, 100))
-        self.cache = self.parts.cache(self.pages, self.page_size, enabled=draw.random() < 0.9)
+        self.cache = self.parts.cache(
+            self.pages, self.page_size, clock=self.clock, enabled=draw.random() < 0.9
+        )
         max_running = draw.randrange(1, 7)
         self.budget = draw.randrange(max_running, 24)
         self.max_length = draw.randrange(20, 60)
@@ -185,6 +187,7 @@ class Simulation:
         assert all(client.closed for client in self.clients.values()), "no account came"
         assert self.tally.accounted == self.tally.computed, "what was computed is on no account"
         self.scheduler.flush()
+        self.cache.reclaim()
         assert self.cache.pool.free == self.pages, "not everything came back"
         assert self.cache.survey().namespaces == 0, "an empty namespace stayed"
         assert not self.matchers._grammars, "a grammar is kept for nobody"
