@@ -19,6 +19,7 @@ from .caching.flush import Flush
 from .caching.lookup import Lookup
 from .caching.namespaces import Namespaces
 from .caching.objects import CacheObjects
+from .caching.openings import Openings
 from .caching.prefill import Prefill
 from .caching.routes import cache_routes
 from .caching.stats import Stats
@@ -97,6 +98,7 @@ def create_app(
     keys = None if http.key_store is None else KeyWatch(KeyStore(http.key_store))
     keyring = Keyring(http.api_keys, http.admin_key, keys)
     objects = CacheObjects(store or MemoryStore(), namespaces.generation, most=limits.max_caches)
+    openings = Openings(objects, tenants, model.id)
     contents = Contents(model, prompts, offers, limits)
     caches = Caches(objects, contents, Prefill(desk), engine, model, tenants, limits)
     flush = Flush(objects, namespaces, engine, desk, keyring, model, limits)
@@ -107,15 +109,15 @@ def create_app(
         app,
         [
             *_openai(
-                ChatCompletions(model, prompts, shapes, offers, replies, answerer, tenants, limits),
-                Completions(model, prompts, shapes, answerer, tenants, limits),
+                ChatCompletions(model, prompts, shapes, offers, replies, answerer, tenants, openings, limits),
+                Completions(model, prompts, shapes, answerer, tenants, openings, limits),
                 Models(model, engine),
                 Tokenization(model, prompts, offers, engine, limits),
                 SchemaChecks(model, shapes, engine, limits),
             ),
             *cache_routes(
                 caches,
-                Lookup(model, prompts, offers, desk, engine, namespaces, limits),
+                Lookup(model, prompts, offers, desk, engine, namespaces, openings, limits),
                 flush,
                 Transfer(caches, contents, objects, namespaces, engine, desk, limits),
                 Stats(engine, keyring),

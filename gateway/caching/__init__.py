@@ -15,6 +15,7 @@ stats          what of the cache is whose
 routes         the table of addresses below /v1/caches
 fields         what requests say of the cache, as it comes over the wire
 ask            what that comes down to, within what the tenant may: a policy for the engine, entries and their leases
+openings       what a request begins with because it names a cache object
 boundaries     where in a prompt an entry may stand, so that whoever agrees up to there finds it
 reasons        why a prompt was found as far as it was
 report         what a client is told: `x-cache` and `x_cache`

@@ -50,6 +50,8 @@ class CacheAsk:
     lease: Lease | None = None
     pause: float = TOOL_PAUSE
     object_id: str | None = None
+    opening: EntrySpec | None = None
+    """That of the cache object which the prompt begins with."""
     prewarm: bool = False
     read: bool = True
     write: bool = True
@@ -68,14 +70,17 @@ class CacheAsk:
         return replace(self, read=False)
 
     def policy(self, prompt: Sequence[int], marks: Sequence[Mark], namespace: bytes) -> CachePolicy:
-        """For the engine. In explicit mode nothing behind the last of the `marks` is written."""
-        end = max((mark.tokens for mark in marks), default=0) if self.mode == "explicit" else None
+        """For the engine. In explicit mode nothing is written behind the last of the `marks`; a cache object has one at its
+        end."""
+        opening = () if self.opening is None else (self.opening,)
+        ends = [each.tokens for each in (*marks, *opening)]
+        end = max(ends, default=0) if self.mode == "explicit" else None
         write = self.write and end != 0
         return CachePolicy(
             read=self.read,
             write=write,
             write_tokens=end if write else None,
-            entries=self._entries(prompt, marks, namespace) if write else (),
+            entries=(*opening, *self._entries(prompt, marks, namespace)) if write else (),
             max_age=self.max_age,
             lowest=self.lowest,
         )
@@ -128,9 +133,8 @@ def read_ask(fields: CacheFields, policy: TenantPolicy, *, breakpoints: int = 0)
     max_age, reach = _WITHOUT if retention is None else RETENTIONS[retention]
     longest = min(policy.max_ttl, policy.max_ttl if max_age is None else max_age)
     read, write = vendor.bypass not in ("read", "all"), vendor.bypass not in ("write", "all")
-    if options.mode == "explicit" and not breakpoints:
-        # OpenAI's rule; what a cache object holds is read all the same: it was asked for by name
-        read, write = read and vendor.id is not None, False
+    if options.mode == "explicit" and not breakpoints and vendor.id is None:
+        read = write = False  # OpenAI's rule
     ask = CacheAsk(
         asked=True,
         key=fields.prompt_cache_key,

@@ -16,6 +16,7 @@ from engine.request import EngineInfo
 from ..body import read_json
 from ..caching.ask import CacheAsk, Mark, read_ask
 from ..caching.boundaries import Boundaries
+from ..caching.openings import Opening, Openings
 from ..caching.report import cache_details, tells_cache
 from ..caching.segments import locate
 from ..caller import CALLER
@@ -113,6 +114,7 @@ class ChatCompletions:
     replies: Replies
     answerer: Answerer
     tenants: Tenants
+    openings: Openings
     limits: Limits
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -121,7 +123,6 @@ class ChatCompletions:
         self.model.check_name(asked.model)
         asked.check(self.limits)
         conversation = read_conversation(asked.messages, self.limits)
-        messages = conversation.messages
         ask = read_ask(
             asked, self.tenants.policy(caller.tenant.id), breakpoints=len(conversation.breakpoints)
         )
@@ -131,17 +132,23 @@ class ChatCompletions:
         info = self.answerer.desk.info()
         with self.answerer.desk.place(caller, 1) as place:
             async with caller.in_time():
-                wanted = await self._wanted(asked)
+                opening, ask = await self.openings.of(caller.tenant.id, ask)
+                conversation = conversation.behind(opening.of_messages())
+                wanted = await self._wanted(asked, opening)
                 prompt = await self.prompts.chat(
-                    messages,
+                    conversation.messages,
                     info.max_model_len,
                     add_generation_prompt=opens,
                     continue_final=asked.continue_final_message,
                     tools=wanted.offer.prompt,
-                    variables=variables,
+                    variables=variables or opening.variables,
                 )
+                opening.check(prompt.ids)
                 plan = await self.replies.plan(
-                    wanted.offer, wanted.choice, wanted.shape, self._reasoning(asked, messages, prompt.ids)
+                    wanted.offer,
+                    wanted.choice,
+                    wanted.shape,
+                    self._reasoning(asked, conversation.messages, prompt.ids),
                 )
                 marks = await self._marks(ask, conversation, prompt, wanted.offer)
                 job = self._job(asked, prompt.ids, plan, stops, info)
@@ -164,8 +171,8 @@ class ChatCompletions:
                 judge=None if ask.prewarm else self._judge(wanted, plan),
             )
 
-    async def _wanted(self, asked: ChatRequest) -> _Wanted:
-        offer = await self.offers.read(asked.tools)
+    async def _wanted(self, asked: ChatRequest, opening: Opening) -> _Wanted:
+        offer = await self.offers.read(opening.tools if asked.tools is None else asked.tools)
         choice = read_choice(asked.tool_choice, asked.parallel_tool_calls, offer.tools)
         shape = await self.shapes.read(asked)
         asked.check_prewarm(

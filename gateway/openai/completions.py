@@ -15,6 +15,7 @@ from engine.request import EngineInfo
 
 from ..body import read_json
 from ..caching.ask import CacheAsk, Mark, read_ask
+from ..caching.openings import Openings
 from ..caching.report import cache_details, tells_cache
 from ..caller import CALLER, Caller
 from ..config import Limits
@@ -98,6 +99,23 @@ def read_prompts(value: object, limits: Limits) -> list[Prompt]:
     return value
 
 
+async def prompt_ids(
+    prompts: Prompts, prompt: Prompt, context: int, *, opening: list[int] | None = None
+) -> list[int]:
+    """The token ids of one prompt behind those of `opening`: there a text goes on, and nothing that begins one is put before
+    it. Raises InvalidRequest."""
+    if isinstance(prompt, str):
+        ids = await prompts.text(prompt, context, add_special=not opening)
+    else:
+        check_fits(len(prompt), context, param="prompt")
+        prompts.check_ids(prompt, param="prompt")
+        ids = prompt
+    if not opening:
+        return ids
+    check_fits(len(opening) + len(ids), context, param="prompt")
+    return [*opening, *ids]
+
+
 def _is_ids(value: list[object]) -> bool:
     return all(type(item) is int for item in value)
 
@@ -109,6 +127,7 @@ class Completions:
     shapes: Shapes
     answerer: Answerer
     tenants: Tenants
+    openings: Openings
     limits: Limits
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -124,6 +143,7 @@ class Completions:
         info = self.answerer.desk.info()
         with self.answerer.desk.place(caller, len(texts)) as place:
             async with caller.in_time():
+                opening, ask = await self.openings.of(caller.tenant.id, ask)
                 shape = await self.shapes.read(asked)
                 asked.check_prewarm(
                     *([] if shape is None else [shape.source.param]),
@@ -132,7 +152,11 @@ class Completions:
                 )
                 if shape is not None:
                     asked.check_beside_grammar()
-                jobs = [self._job(asked, await self._ids(text, info), stops, info, shape) for text in texts]
+                prompts = [
+                    await prompt_ids(self.prompts, text, info.max_model_len, opening=opening.ids)
+                    for text in texts
+                ]
+                jobs = [self._job(asked, prompt, stops, info, shape) for prompt in prompts]
                 echoes = [await self.prompts.spell(job.prompt) for job in jobs] if asked.echo else []
             jobs = [self._asking(caller, job, ask) for job in jobs]
             writer = CompletionWriter(
@@ -151,13 +175,6 @@ class Completions:
                 stream=asked.stream,
                 judge=None if shape is None else SchemaJudge(shape, self.shapes.metrics),
             )
-
-    async def _ids(self, prompt: Prompt, info: EngineInfo) -> list[int]:
-        if isinstance(prompt, str):
-            return await self.prompts.text(prompt, info.max_model_len)
-        check_fits(len(prompt), info.max_model_len, param="prompt")
-        self.prompts.check_ids(prompt, param="prompt")
-        return prompt
 
     def _asking(self, caller: Caller, job: Job, ask: CacheAsk) -> Job:
         """A prompt has one boundary, its end."""

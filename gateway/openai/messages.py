@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,15 @@ class Conversation:
     messages: list[Message]
     parts: dict[int, list[str]] = field(default_factory=dict)
     breakpoints: list[Breakpoint] = field(default_factory=list)
+
+    def behind(self, opening: Sequence[Message]) -> Conversation:
+        """The same with other messages before it."""
+        shift = len(opening)
+        return Conversation(
+            [*opening, *self.messages],
+            {i + shift: texts for i, texts in self.parts.items()},
+            [place._replace(message=place.message + shift) for place in self.breakpoints],
+        )
 
     def in_parts(self) -> list[Message]:
         """The messages with contents as they were sent."""
