@@ -58,7 +58,7 @@ OPERATIONS = (
     Operation("GET", "/version", "The server's version."),
     Operation("GET", "/metrics", "Figures for Prometheus."),
     Operation("GET", "/admin/state", "The exact state of queue, engine and cache. Needs the admin key."),
-    Operation("POST", "/admin/flush", "Forget every cached prefix. Needs the admin key."),
+    Operation("POST", "/admin/flush", "Let nobody find anything that is cached now. Needs the admin key."),
 )
 
 

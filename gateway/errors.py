@@ -17,6 +17,7 @@ from collections.abc import Mapping
 import orjson
 from aiohttp import web
 
+from cache.store import StoreError
 from engine.errors import (
     BadRequest,
     DeadlineExceeded,
@@ -118,7 +119,7 @@ def as_api_error(error: BaseException) -> ApiError | None:
         return error
     if isinstance(error, BadRequest | TemplateError | TokenizerError):
         return InvalidRequest(str(error), param=error.param if isinstance(error, BadRequest) else "messages")
-    if isinstance(error, QueueFull | EngineUnavailable):
+    if isinstance(error, QueueFull | EngineUnavailable | StoreError):
         return _try_again(error)
     if isinstance(error, RequestFailure):
         return _failed(error)
@@ -130,6 +131,8 @@ def as_api_error(error: BaseException) -> ApiError | None:
 def explain(error: Exception, request_id: str) -> ApiError:
     """The answer for any exception. One that we did not raise on purpose is logged and stays between us."""
     answer = as_api_error(error)
+    if isinstance(error, StoreError):
+        faults.error("%s: %s", request_id, error)  # an operator's words, not a client's
     if answer is None:
         faults.error("%s failed", request_id, exc_info=error)
         return internal_error()
@@ -145,7 +148,9 @@ def internal_error() -> ApiError:
     )
 
 
-def _try_again(error: QueueFull | EngineUnavailable) -> Overloaded:
+def _try_again(error: QueueFull | EngineUnavailable | StoreError) -> Overloaded:
+    if isinstance(error, StoreError):
+        return Overloaded("The server's records cannot be read or written now.", code="store_unavailable")
     if isinstance(error, QueueFull) and error.tenant:
         return Overloaded(str(error), status=429, code="rate_limit_exceeded", retry_after=error.retry_after)
     return Overloaded(str(error), retry_after=error.retry_after)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,12 +16,19 @@ from .caches import Caches
 INTERVAL = 1.0
 """Seconds between two looks. Nothing depends on it: an object whose time is over is refused before anybody has looked."""
 
+WRITING = 10.0
+"""Seconds between two times that uses are written down: what a server that is killed may forget."""
+
 
 async def keep_watch(caches: Caches, interval: float = INTERVAL) -> None:
     """Until cancelled. A store that fails is told to the operator, and asked again later."""
+    written = time.monotonic()
     while True:
         await asyncio.sleep(interval)
         try:
+            if time.monotonic() - written >= WRITING:
+                await caches.objects.write_uses()
+                written = time.monotonic()
             for ended in await caches.objects.sweep():
                 await caches.forget(ended)
         except StoreError as error:
@@ -37,4 +45,4 @@ async def watched(caches: Caches) -> AsyncIterator[None]:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        await caches.objects.sweep()
+        await caches.objects.write_uses()

@@ -107,8 +107,8 @@ def new_id() -> str:
 class CacheObjects:
     """The objects of all tenants, in a store. `most` bounds how many a tenant may have at once.
 
-    Uses are remembered here and written by `sweep`, so that a request never waits for a disk because of them: a server
-    that is killed forgets those of the last seconds.
+    Uses are remembered here and written by `write_uses`, so that a request never waits for a disk because of them: a
+    server that is killed forgets the latest.
     """
 
     def __init__(
@@ -236,12 +236,15 @@ class CacheObjects:
         await self._store.delete(CONTENTS, found.tenant, found.id)
         self._forget(found)
 
-    async def sweep(self) -> list[CacheObject]:
-        """Write down what was used and end what is over; those that ended now."""
+    async def write_uses(self) -> None:
+        """Write down which were used since the last time, and when."""
         for (tenant, object_id), when in list(self._used.items()):
             await self._rewrite(tenant, object_id, lambda found: found)  # a use is part of what is read
             if self._used.get((tenant, object_id)) == when:
                 del self._used[tenant, object_id]
+
+    async def sweep(self) -> list[CacheObject]:
+        """End what is over; those that ended now."""
         while self._flushed:
             for each in await self.all(self._flushed.pop()):
                 if each.ended == "flushed":

@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from cache.lease import Lease
+from cache.store import MemoryStore, StoreError
 from engine.errors import PinsExhausted, RequestFailure
 from tests.fakes import FakeEngine
 from tests.gateway.live import MODEL, Gateway, Start
@@ -334,6 +335,19 @@ async def test_a_tenant_may_have_so_many(start: Start) -> None:
     for _ in range(2):
         await make(gateway)
     assert await refused(gateway, "POST", "/v1/caches", BODY) == (409, None, "too_many_caches")
+
+
+async def test_records_that_cannot_be_kept_are_said_and_leave_nothing(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def put(*args: Any, **kwargs: Any) -> None:
+        raise StoreError("/var/lib/records: no space left")
+
+    gateway = await start()
+    monkeypatch.setattr(MemoryStore, "put", put)
+    assert await refused(gateway, "POST", "/v1/caches", BODY) == (503, None, "store_unavailable")
+    assert gateway.engine.entries == {}
+    assert "no space left" in caplog.text
 
 
 @pytest.mark.parametrize(

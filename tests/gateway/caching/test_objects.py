@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from cache.store import FileStore, MemoryStore, Store
-from gateway.caching.objects import CONTENTS, GONE_FOR, CacheObject, CacheObjects, Content, Held, new_id
+from gateway.caching.objects import (
+    CONTENTS,
+    GONE_FOR,
+    OBJECTS,
+    CacheObject,
+    CacheObjects,
+    Content,
+    Held,
+    new_id,
+)
 from gateway.errors import ApiError
 from tests.fakes import ManualClock
 
@@ -109,11 +118,25 @@ async def test_a_use_outlives_a_restart_once_it_was_written_down() -> None:
     made = await bench.keep(ttl=60.0)
     bench.clock.now += 50
     await bench.objects.use("t", made.id)
-    await bench.objects.sweep()
+    await bench.objects.write_uses()
     bench.objects = bench.fresh()
     bench.clock.now += 59
     assert await bench.status("t", made.id) == 200
     assert (await bench.objects.content(made)) == HELD
+
+
+async def test_a_use_is_written_once() -> None:
+    bench = Bench()
+    made = await bench.keep()
+    bench.clock.now += 1
+    await bench.objects.use("t", made.id)
+    versions = set()
+    for _ in range(3):
+        await bench.objects.write_uses()
+        record = await bench.store.get(OBJECTS, "t", made.id)
+        assert record is not None
+        versions.add(record.version)
+    assert len(versions) == 1
 
 
 async def test_a_much_used_object_keeps_its_content() -> None:
@@ -123,7 +146,7 @@ async def test_a_much_used_object_keeps_its_content() -> None:
     for _ in range(60):
         bench.clock.now += 3000.0
         await bench.objects.use("t", made.id)
-        await bench.objects.sweep()
+        await bench.objects.write_uses()
     assert bench.clock.now - 1000.0 > GONE_FOR + 3600.0
 
 
@@ -229,7 +252,7 @@ async def test_a_change_and_a_use_at_once_lose_neither() -> None:
     await asyncio.gather(
         bench.objects.change("t", made.id, lambda found: structs.replace(found, tag="a")),
         bench.objects.change("t", made.id, lambda found: structs.replace(found, priority=7)),
-        bench.objects.sweep(),
+        bench.objects.write_uses(),
     )
     found = await bench.objects.find("t", made.id)
     assert (found.tag, found.priority, found.last_used_at) == ("a", 7, 1010.0)
@@ -266,6 +289,7 @@ def test_it_is_never_over_before_its_time_nor_after_it(steps: list[str]) -> None
                 case "late":
                     bench.clock.now += 9.5
                 case "sweep" if alive:
+                    await bench.objects.write_uses()
                     await bench.objects.sweep()
                     noted = last
                 case "restart":
