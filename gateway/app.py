@@ -12,11 +12,15 @@ from engine.client import EngineClient
 from .admin import Admin
 from .auth import Access, Keyring
 from .browsers import BrowserPolicy
+from .caching.accounting import Accounting
 from .caching.caches import Caches
 from .caching.content import Contents
 from .caching.expiry import watched
 from .caching.flush import Flush
+from .caching.ledger import Ledger
+from .caching.ledger_file import LedgerFile
 from .caching.lookup import Lookup
+from .caching.metrics import CacheMetrics, LastingCounters, TenantMetrics
 from .caching.namespaces import Namespaces
 from .caching.objects import CacheObjects
 from .caching.openings import Openings
@@ -24,9 +28,10 @@ from .caching.prefill import Prefill
 from .caching.routes import cache_routes
 from .caching.stats import Stats
 from .caching.transfer import Transfer
+from .caller import CALLER
 from .chat_template import ChatTemplate
 from .config import Http, Limits, Served
-from .desk import Desk
+from .desk import Desk, Listener
 from .docs import Docs
 from .health import Health
 from .key_store import KeyStore
@@ -72,12 +77,14 @@ def create_app(
     namespaces: Namespaces | None = None,
     tenants: Tenants | None = None,
     store: Store | None = None,
+    ledger: LedgerFile | None = None,
     contexts: Sequence[CleanupContext] = (),
 ) -> web.Application:
     """The application, not yet running.
 
     `family` is the format of the model's replies; None is told from the template. `namespaces` None are those of a cache that
-    ends with the process, and so do cache objects without a `store`. `tenants` has their policies. `contexts` are run around it, in order, before its own: starting and stopping the engine is the caller's business.
+    ends with the process, and so do cache objects without a `store`. `tenants` has their policies; `ledger` is
+    where requests are written down. `contexts` are run around it, in order, before its own: starting and stopping the engine is the caller's business.
     """
     family = family or reply_format(template)
     if template is not None:
@@ -87,7 +94,12 @@ def create_app(
     metrics = Metrics(model.id, engine)
     tenants = tenants or Tenants()
     namespaces = namespaces or Namespaces.of_this_process(tenants)
-    desk = Desk(engine, tokenizer, metrics, namespaces)
+    accounting, counters = Accounting(), LastingCounters(engine)
+    book = None if ledger is None else Ledger(ledger, model.id)
+    metrics.register(CacheMetrics(model.id, counters, accounting, book))
+    metrics.register(TenantMetrics(model.id, accounting), by_tenant=True)
+    listeners: list[Listener] = [accounting, counters, *([] if book is None else [book])]
+    desk = Desk(engine, tokenizer, metrics, namespaces, listeners)
     threads = TextThreads()
     prompts = Prompts(model, threads)
     shapes = Shapes(threads, metrics)
@@ -130,7 +142,7 @@ def create_app(
     doorkeeper = Doorkeeper(keyring, routes, lifecycle, limits.request_timeout)
     app.middlewares.extend([observer.observe, doorkeeper.admit])
     app.on_response_prepare.append(observer.add_headers)
-    watched = [] if keys is None else [keys.context]
+    watched = [part.context for part in (keys, ledger) if part is not None]
     app.cleanup_ctx.extend([*watched, *contexts, _closing(threads), _watching(caches)])
     app[DESK] = desk
     app[LIFECYCLE] = lifecycle
@@ -164,7 +176,7 @@ def _openai(
 def _operations(health: Health, metrics: Metrics, docs: Docs) -> list[Route]:
     async def scrape(request: web.Request) -> web.Response:
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        return web.Response(body=metrics.render(), headers=headers)
+        return web.Response(body=metrics.render(operator=request[CALLER].tenant.admin), headers=headers)
 
     return [
         Route("GET", "/health/live", health.live, Access.PUBLIC),

@@ -40,8 +40,8 @@ class Job:
     """One prompt to answer. `source` is where its grammar was asked for: what a refusal names.
 
     `cache_salt` and `cache_key` (`prompt_cache_key`) are the client's; `cache` is what it may have of the cache and leaves
-    there, to which the desk adds the digest of the key. An answer that ends in calls of tools leaves its conversation
-    leased for `tool_pause` seconds.
+    there, to which the desk adds the digest of the key. `cache_id` is the cache object that it begins with or makes. An
+    answer that ends in calls of tools leaves its conversation leased for `tool_pause` seconds.
     """
 
     prompt: list[int]
@@ -51,6 +51,7 @@ class Job:
     priority: int
     cache_salt: str | None = None
     cache_key: str | None = None
+    cache_id: str | None = None
     cache: CachePolicy = ALL_OF_IT
     tool_pause: float = 0.0
     grammar: Grammar | None = None
@@ -161,6 +162,7 @@ class Desk:
             job,
             cache_salt=ask.salt,
             cache_key=ask.key,
+            cache_id=ask.object_id,
             cache=ask.policy(job.prompt, marks, namespace),
             tool_pause=ask.pause,
         )

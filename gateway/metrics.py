@@ -2,7 +2,7 @@
 
 Observing costs a bisect and two additions, since it happens for every token; everything else is worked out when somebody
 scrapes. All of it runs on the event loop, so nothing is locked. Labels come from fixed sets: routes, methods, statuses,
-finish reasons, rejection reasons.
+finish reasons, rejection reasons. The names of tenants are labels too, in what only the operator is given.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class Metrics(Collector):
         self._engine = engine
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
+        self._by_tenant = CollectorRegistry(auto_describe=False)
         self._http: Counter[tuple[str, str, str]] = Counter()
         self._finished: Counter[str] = Counter()
         self._ended_early = 0
@@ -153,8 +154,14 @@ class Metrics(Collector):
             self._whole.observe(last_token - timing.submitted)
             self._prompt_length.observe(usage.prompt)
 
-    def render(self) -> bytes:
-        return generate_latest(self._registry)
+    def register(self, collector: Collector, *, by_tenant: bool = False) -> None:
+        """More to scrape. What names tenants is `by_tenant`."""
+        (self._by_tenant if by_tenant else self._registry).register(collector)
+
+    def render(self, *, operator: bool = False) -> bytes:
+        """For somebody who may use the API, or for the `operator`."""
+        text = generate_latest(self._registry)
+        return text + generate_latest(self._by_tenant) if operator else text
 
     # -- scraping ------------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from engine.errors import StartError
 from engine.process import EngineProcess
 
 from .app import create_app
+from .caching.ledger_file import LedgerFile
 from .caching.namespaces import Namespaces
 from .chat_template import ChatTemplate, TemplateError
 from .config import CacheOptions, EngineOptions, Http, Limits, ModelOptions, Served
@@ -77,12 +78,19 @@ async def serve(
             tenants=tenants,
             store=kept.store,
             namespaces=kept.namespaces,
+            ledger=_ledger(caching),
             contexts=(start.context,),
         )
         await run(app, http, limits, started=_announce(model.served), stop=stop)
     if start.error is not None:
         raise start.error
     return 0
+
+
+def _ledger(caching: CacheOptions) -> LedgerFile | None:
+    if caching.ledger is None:
+        return None
+    return LedgerFile(caching.ledger, max_bytes=caching.ledger_max_bytes, files=caching.ledger_files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from engine.hash_model import (
     position_word,
 )
 from engine.request import (
+    CacheCounters,
     CacheReport,
     EngineCounters,
     EngineInfo,
@@ -114,6 +115,7 @@ class FakeEngine:
         self.entry_error: tuple[FailureKind, str] | None = None
         """What changes and moves of entries are refused with."""
         self.found = LookUpReport(query_id=0)
+        self.cache_counters = CacheCounters()
         self.status: EngineStatus = "ready"
         self.heartbeat_age = 0.0
         self.totals: Counter[str] = Counter()
@@ -151,6 +153,7 @@ class FakeEngine:
             prompt_tokens=self.totals["prompt"],
             cached_tokens=self.totals["cached"],
             generated_tokens=self.totals["generated"],
+            cache=self.cache_counters,
         )
 
     @property

@@ -12,6 +12,9 @@ lookup         what a request would find
 flush          let nobody find these pages again
 transfer       objects as files, out and in
 stats          what of the cache is whose
+settled        the numbers of a request when all is said
+accounting     what the cache did for each tenant, key and object; metrics: the same for Prometheus
+ledger         a line for each request; ledger_file: where lines go that nobody may wait for
 routes         the table of addresses below /v1/caches
 fields         what requests say of the cache, as it comes over the wire
 ask            what that comes down to, within what the tenant may: a policy for the engine, entries and their leases

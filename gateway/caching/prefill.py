@@ -35,6 +35,7 @@ class Prefill:
             n=1,
             cache_salt=found.salt,
             cache_key=found.key,
+            cache_id=found.id,
             priority=0,
             cache=CachePolicy(entries=(entry,), lowest=found.lowest),
         )

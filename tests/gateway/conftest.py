@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,10 +70,17 @@ async def start() -> AsyncIterator[Start]:
             *,
             template: bool | str = True,
             tenants: str = "",
+            ledger: Path | None = None,
             **parts: dict[str, Any],
         ) -> Gateway:
             return await stack.enter_async_context(
-                running(engine or FakeEngine(), *settings(**parts), template=template, tenants=tenants)
+                running(
+                    engine or FakeEngine(),
+                    *settings(**parts),
+                    template=template,
+                    tenants=tenants,
+                    ledger=ledger,
+                )
             )
 
         yield start_

@@ -7,6 +7,7 @@ import io
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -15,6 +16,7 @@ from aiohttp import web
 
 from engine.backlog import Backlog
 from gateway.app import DESK, LIFECYCLE, create_app
+from gateway.caching.ledger_file import LedgerFile
 from gateway.chat_template import ChatTemplate
 from gateway.config import Http, Limits, Served
 from gateway.serve import queue_limits
@@ -37,6 +39,7 @@ class Gateway:
     stop: Stop
     task: asyncio.Task[None]
     client: aiohttp.ClientSession
+    ledger: LedgerFile | None = None
 
     @property
     def url(self) -> str:
@@ -76,8 +79,10 @@ async def running(
     *,
     template: bool | str = True,
     tenants: str = "",
+    ledger: Path | None = None,
 ) -> AsyncIterator[Gateway]:
-    """`template`: ChatML, a source, or none. `tenants`: a file of them."""
+    """`template`: ChatML, a source, or none. `tenants`: a file of them. `ledger`: where to write one."""
+    file = None if ledger is None else LedgerFile(ledger, max_bytes=1 << 20, files=2)
     engine.backlog = Backlog(queue_limits(limits))
     tokenizer = Tokenizer.hash()
     app = create_app(
@@ -88,6 +93,7 @@ async def running(
         http=http,
         limits=limits,
         tenants=Tenants.parse(tenants),
+        ledger=file,
     )
     stop = Stop()
     address: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
@@ -96,7 +102,7 @@ async def running(
     )
     host, port = await address
     async with aiohttp.ClientSession() as client:
-        yield Gateway(engine, app, host, port, stop, task, client)
+        yield Gateway(engine, app, host, port, stop, task, client, file)
     stop.ask()
     stop.ask()
     await task
