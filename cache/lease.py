@@ -22,6 +22,7 @@ EvictionCause = Literal["pressure", "quota", "expired", "flushed", "replaced", "
 took their place; a lower tier could not give back what it was given."""
 
 DEFAULT_PRIORITY = 50
+HIGHEST_PRIORITY = 100
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -124,7 +124,8 @@ class PrefixCache:
     `idle` counts the pages that eviction can take at last, an upper bound of what it can free at once: a page below which a
     sequence holds another one has to wait for that. `freed` and `published` are counts that only grow: whether they
     moved tells if asking again is worth it. `written_tokens` counts those that nobody had published before; of what a call
-    publishes they are the last.
+    publishes they are the last. `pinned` pages are pinned hard; `broken_leases` and `broken_pauses` are promises that were
+    not kept.
     """
 
     def __init__(
@@ -153,6 +154,9 @@ class PrefixCache:
         self.freed = 0
         self.published = 0
         self.written_tokens = 0
+        self.pinned = 0
+        self.broken_leases = 0
+        self.broken_pauses = 0
         self.evicted = 0
         self.evictions: Counter[EvictionCause] = Counter()
         self._clock = clock
@@ -603,6 +607,8 @@ class PrefixCache:
         account = node.root.account
         account.broken_leases += losses.leases
         account.broken_pauses += losses.pauses
+        self.broken_leases += losses.leases
+        self.broken_pauses += losses.pauses
         return losses.until
 
     def _remove(self, node: Node, cause: EvictionCause, now: float, *, broken: bool = False) -> int:
@@ -787,6 +793,7 @@ class PrefixCache:
                 return
             root.pinned += 1
             root.account.pinned += 1
+            self.pinned += 1
             if self.pool.holders(node.page) == 1:
                 self._count_idle(root, -1)
                 root.frozen += 1
@@ -801,6 +808,7 @@ class PrefixCache:
                 return
             root.pinned -= 1
             root.account.pinned -= 1
+            self.pinned -= 1
             if self.pool.holders(node.page) == 1:
                 root.frozen -= 1
                 self._count_idle(root, 1)
@@ -895,6 +903,7 @@ class PrefixCache:
         self.accounts.charge(account, -root.pages)
         account.idle -= root.idle
         account.pinned -= root.pinned
+        self.pinned -= root.pinned
         self.idle += root.frozen  # nothing is pinned in here any more
         root.idle += root.frozen
         root.frozen = root.pinned = 0
@@ -962,6 +971,9 @@ class PrefixCache:
             assert account.pinned == sum(root.pinned for root in roots), "an account's pins are stale"
             assert (account in self.accounts.over) == (account.pages > account.quota)
             assert account.pinned + account.reserved <= account.pins, "more is pinned than may be"
+        assert self.pinned == sum(account.pinned for account in self.accounts), "the count of pins is stale"
+        broken = sum(account.broken_leases for account in self.accounts)
+        assert self.broken_leases == broken, "the count of broken leases is stale"
 
     def _check_pins_and_leases(self, live: list[Node]) -> None:
         standing = 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .request import PromptCached, RequestEnded
+from cache.tombstones import Gone
+
+from .request import Evicted, PromptCached, RequestEnded
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -60,3 +62,8 @@ class Account:
 def never_queued(request_id: str) -> RequestEnded:
     """The account of a request that was refused."""
     return Account(prompt_len=0).close(request_id)
+
+
+def evicted(gone: Gone | None) -> Evicted | None:
+    """What became of the page that would have come next in a prefix, as clients are told."""
+    return None if gone is None else Evicted(gone.cause, gone.age, gone.broken)

@@ -15,6 +15,7 @@ from grammar.tokenizer_file import TokenizerError
 from grammar.vocabulary import Vocabulary, byte_vocabulary, load_vocabulary
 
 from .batch import Runner, RunnerInfo
+from .cache_desk import CacheDesk
 from .calibration import Calibration
 from .compilations import MakeCompiler, NoCompiler
 from .config import EngineConfig, check_config
@@ -36,16 +37,15 @@ def assemble(config: EngineConfig, *, compiler: MakeCompiler | None = None) -> E
     check_config(config)
     runner = _load_runner(config)
     info = runner.info
-    cache = PrefixCache(
-        info.pages,
-        info.page_size,
-        clock=time.monotonic,
-        enabled=config.prefix_cache,
-        limits=Limits(config.tenants, config.other_tenants),
-        max_length=min(info.max_model_len, info.pages * info.page_size),
-        page_bytes=info.page_bytes,
-    )
+    cache = _cache(config, info)
     calibration = Calibration(config.max_step_tokens)
+    root_key = RootKeys(
+        # Nothing outlives this process yet that the digests would have to agree with.
+        secret=secrets.token_bytes(32),
+        model_digest=info.model_digest,
+        dtype=info.dtype,
+        page_size=info.page_size,
+    )
     scheduler = Scheduler(
         cache=cache,
         max_running=config.max_running,
@@ -53,13 +53,7 @@ def assemble(config: EngineConfig, *, compiler: MakeCompiler | None = None) -> E
         max_model_len=info.max_model_len,
         watermark_pages=int(config.watermark * info.pages),
         clock=time.monotonic,
-        root_key=RootKeys(
-            # Nothing outlives this process yet that the digests would have to agree with.
-            secret=secrets.token_bytes(32),
-            model_digest=info.model_digest,
-            dtype=info.dtype,
-            page_size=info.page_size,
-        ),
+        root_key=root_key,
         saved=calibration.saved,
     )
     vocabulary, own_compiler = _grammars(config, info)
@@ -67,6 +61,7 @@ def assemble(config: EngineConfig, *, compiler: MakeCompiler | None = None) -> E
     return Engine(
         scheduler,
         runner if failpoints is None else FaultyRunner(runner, failpoints),
+        CacheDesk(scheduler, calibration, root_key),
         vocabulary=vocabulary,
         compiler=compiler or own_compiler,
         calibration=calibration,
@@ -74,6 +69,21 @@ def assemble(config: EngineConfig, *, compiler: MakeCompiler | None = None) -> E
         end_runaways=config.end_runaways,
         failpoints=failpoints,
     )
+
+
+def _cache(config: EngineConfig, info: RunnerInfo) -> PrefixCache:
+    try:
+        return PrefixCache(
+            info.pages,
+            info.page_size,
+            clock=time.monotonic,
+            enabled=config.prefix_cache,
+            limits=Limits(config.tenants, config.other_tenants),
+            max_length=min(info.max_model_len, info.pages * info.page_size),
+            page_bytes=info.page_bytes,
+        )
+    except ValueError as error:
+        raise StartError(f"the tenants' limits cannot be kept: {error}") from error
 
 
 def _failpoints(config: EngineConfig, cache: PrefixCache) -> Failpoints:

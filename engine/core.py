@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from cache.lease import Lease
 from grammar.compiler import Compilation
 from grammar.errors import BadGrammar, CompilerUnavailable, GrammarError, TooComplex
 from grammar.spec import Grammar
@@ -22,6 +23,7 @@ from grammar.vocabulary import Vocabulary
 
 from .account import never_queued
 from .batch import Masks, Plan, PlannedRow, RowResult, Runner, RunnerInfo, StepResult
+from .cache_desk import CacheDesk
 from .calibration import Calibration
 from .compilations import Compilations, MakeCompiler
 from .errors import BadRequest
@@ -29,6 +31,8 @@ from .failpoints import Failpoints
 from .matchers import Matchers
 from .prepare import check_request
 from .request import (
+    CacheAnswer,
+    CacheQuestion,
     EngineCounters,
     FailureKind,
     GenerationRequest,
@@ -62,6 +66,7 @@ class Engine:
         self,
         scheduler: Scheduler,
         runner: Runner,
+        desk: CacheDesk,
         *,
         vocabulary: Vocabulary,
         compiler: MakeCompiler,
@@ -75,6 +80,7 @@ class Engine:
         the compiler that it makes."""
         self._scheduler = scheduler
         self._runner = runner
+        self._desk = desk
         self._clock = clock
         self._failpoints = failpoints
         self._calibration = calibration
@@ -86,7 +92,7 @@ class Engine:
         self._compilations = Compilations(compiler(self.wakeup.set))
         self._refused: list[RequestFailed] = []
         self._ready: list[GrammarReady] = []
-        self._reports: list[GrammarReport] = []
+        self._reports: list[GrammarReport | CacheAnswer] = []
         self._log = ThrottledLog(_log, clock)
 
     @property
@@ -138,8 +144,12 @@ class Engine:
     def abort(self, request_id: str, index: int | None = None) -> None:
         self._scheduler.abort(request_id, index)
 
-    def flush(self) -> None:
-        self._scheduler.flush()
+    def ask(self, question: CacheQuestion) -> None:
+        """Answered in one of the next reports. Raises what only a bug of ours can raise; there is no answer then."""
+        self._reports.append(self._desk.answer(question))
+
+    def lease_tip(self, request_id: str, lease: Lease) -> None:
+        self._scheduler.lease_tip(request_id, lease)
 
     def plan(self) -> Plan | None:
         self._take_compiled()
@@ -181,8 +191,8 @@ class Engine:
         counters = self._counted(self._scheduler.counters())
         return StepOutput(events.deltas, events.started, failed, counters, ready, events.cached, ended)
 
-    def take_reports(self) -> tuple[GrammarReport, ...]:
-        """Answers to `check_grammar` since the last time."""
+    def take_reports(self) -> tuple[GrammarReport | CacheAnswer, ...]:
+        """Answers to `check_grammar` and `ask` since the last time."""
         reports = tuple(self._reports)
         self._reports.clear()
         return reports

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from cache.prefix_cache import Cursor
 
 from .account import Account
+from .entries import PendingEntries
 from .request import GenerationRequest, TokenLogprob
 from .sequence import Sequence
 
@@ -27,8 +28,9 @@ class Group:
 
     request: GenerationRequest
     tenant: Tenant
-    namespace: bytes | None
+    root_key: bytes | None
     arrival: float
+    entries: PendingEntries | None = None
     account: Account = field(init=False)
     members: list[Member] = field(default_factory=list)
     held: bool = False

@@ -13,7 +13,9 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
+from cache.lease import CachePolicy, FlushScope, Lease, Tier
 from grammar.spec import Grammar
 
 from .assemble import assemble
@@ -23,9 +25,19 @@ from .config import EngineConfig
 from .errors import RequestFailure
 from .prepare import check_request
 from .request import (
+    AskCache,
+    AskEntry,
+    CacheAnswer,
+    CacheQuestion,
+    CacheReport,
     EngineCounters,
+    EntryReport,
     FinishReason,
+    FlushCache,
+    FlushReport,
     GenerationRequest,
+    LookUp,
+    LookUpReport,
     RequestEnded,
     RequestFailed,
     RequestStarted,
@@ -35,6 +47,7 @@ from .request import (
     TokenLogprob,
 )
 
+Answered = TypeVar("Answered", bound=CacheAnswer)
 Event = RequestStarted | SequenceDelta | RequestFailed | RequestEnded
 
 
@@ -75,6 +88,7 @@ class LLM:
         self._counters = EngineCounters()
         self._collectors: dict[str, _Collector] = {}
         self._ids = (f"llm-{number}" for number in itertools.count(1))
+        self._questions = itertools.count(1)
 
     @property
     def info(self) -> RunnerInfo:
@@ -92,9 +106,12 @@ class LLM:
         *,
         n: int = 1,
         grammar: Grammar | Sequence[Grammar | None] | None = None,
+        tenant: str = "",
+        cache: CachePolicy | Sequence[CachePolicy] | None = None,
     ) -> list[Completion]:
-        """Answer all prompts together, in their order, with one sampling and grammar for all or one for each.
+        """Answer all prompts together, in their order, with one sampling, grammar and policy for all or one for each.
 
+        What they leave in the cache is their tenant's, and nobody else finds it.
         Under a grammar `stop_token_ids` are the tokens that may end an answer. Raises BadRequest before anything is
         computed. A request that fails later fails alone, one whose grammar is refused too: see `Completion.error`.
         """
@@ -104,10 +121,13 @@ class LLM:
         grammars = grammar if isinstance(grammar, Sequence) else [grammar] * len(prompts)
         if len(grammars) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts, but {len(grammars)} grammars")
+        policies = cache if isinstance(cache, Sequence) else [cache] * len(prompts)
+        if len(policies) != len(prompts):
+            raise ValueError(f"{len(prompts)} prompts, but {len(policies)} cache policies")
         return self.answer(
             [
-                self._request(prompt, one, n, grammar)
-                for prompt, one, grammar in zip(prompts, each, grammars, strict=True)
+                self._request(prompt, one, n=n, grammar=grammar, tenant=tenant, cache=policy)
+                for prompt, one, grammar, policy in zip(prompts, each, grammars, policies, strict=True)
             ]
         )
 
@@ -132,11 +152,38 @@ class LLM:
         *,
         n: int = 1,
         grammar: Grammar | None = None,
+        tenant: str = "",
+        cache: CachePolicy | None = None,
     ) -> Iterator[SequenceDelta]:
         """What each step adds, as it comes. Closing the iterator aborts. Raises BadRequest at once, RequestFailure late."""
-        request = self._request(prompt, sampling, n, grammar)
+        request = self._request(prompt, sampling, n=n, grammar=grammar, tenant=tenant, cache=cache)
         self._check(request)
         return self._stream(request)
+
+    # ---- the cache ---------------------------------------------------------------------------------------------------
+
+    def flush(self, scope: FlushScope | None = None, *, dry_run: bool = False) -> FlushReport:
+        """Let nobody find what fits a scope, by default anything."""
+        return self._ask(FlushCache(next(self._questions), scope or FlushScope(), dry_run), FlushReport)
+
+    def look_up(self, prompt: list[int] | str, *, tenant: str = "", adapter: bytes = b"") -> LookUpReport:
+        """What a prompt of this tenant would find. Changes nothing."""
+        question = LookUp(next(self._questions), self._tokens(prompt), tenant.encode(), adapter)
+        return self._ask(question, LookUpReport)
+
+    def entry(
+        self, entry_id: str, *, lease: Lease | None = None, to: Tier | None = None, drop: bool = False
+    ) -> EntryReport:
+        """How an entry is, after it was changed, moved or dropped as asked."""
+        return self._ask(AskEntry(next(self._questions), entry_id, lease, to, drop), EntryReport)
+
+    def cache_report(self, tenant: str | None = None) -> CacheReport:
+        """What is cached, for one tenant or for all."""
+        return self._ask(AskCache(next(self._questions), tenant), CacheReport)
+
+    def lease_tip(self, request_id: str, lease: Lease) -> None:
+        """Lease what the first choice of a request has left in the cache that ended a moment ago."""
+        self._engine.lease_tip(request_id, lease)
 
     def close(self) -> None:
         """End the threads and processes that grammars needed. Without it they end with this process."""
@@ -166,15 +213,41 @@ class LLM:
             self._forget(collector)
 
     def _request(
-        self, prompt: list[int] | str, sampling: SamplingParams, n: int, grammar: Grammar | None
+        self,
+        prompt: list[int] | str,
+        sampling: SamplingParams,
+        *,
+        n: int,
+        grammar: Grammar | None,
+        tenant: str,
+        cache: CachePolicy | None,
     ) -> GenerationRequest:
-        if isinstance(prompt, str):
-            if self._encode is None:
-                raise ValueError("prompts of text need an LLM with an encode function")
-            prompt = self._encode(prompt)
         return GenerationRequest(
-            request_id=next(self._ids), prompt=prompt, sampling=sampling, n=n, grammar=grammar
+            request_id=next(self._ids),
+            prompt=self._tokens(prompt),
+            sampling=sampling,
+            n=n,
+            tenant=tenant,
+            namespace=tenant.encode(),
+            cache=cache or CachePolicy(),
+            grammar=grammar,
         )
+
+    def _tokens(self, prompt: list[int] | str) -> list[int]:
+        if not isinstance(prompt, str):
+            return prompt
+        if self._encode is None:
+            raise ValueError("prompts of text need an LLM with an encode function")
+        return self._encode(prompt)
+
+    def _ask(self, question: CacheQuestion, answer: type[Answered]) -> Answered:
+        """Steps go on meanwhile, if an answer takes some."""
+        self._engine.ask(question)
+        while True:
+            for report in self._engine.take_reports():
+                if isinstance(report, answer) and report.query_id == question.query_id:
+                    return report
+            self._step()
 
     def _check(self, request: GenerationRequest) -> None:
         check_request(request, vocab_size=self.info.vocab_size, max_model_len=self._engine.max_length)

@@ -16,10 +16,16 @@ from .errors import BadRequest, ChannelError
 from .heartbeat import Phase, Progress
 from .request import (
     Abort,
+    AskCache,
+    AskEntry,
     AskState,
+    CacheQuestion,
     CheckGrammar,
+    ExportPages,
     FlushCache,
-    FlushReport,
+    ImportPages,
+    LeaseTip,
+    LookUp,
     RequestFailed,
     SetFailpoint,
     Shutdown,
@@ -83,14 +89,21 @@ class EngineLoop:
                     self._unsent.append(self._report(message.query_id))
                 case CheckGrammar():
                     self._engine.check_grammar(message.query_id, message.grammar)
-                case FlushCache():
-                    self._engine.flush()
-                    self._unsent.append(FlushReport(query_id=message.query_id))
+                case FlushCache() | LookUp() | AskEntry() | AskCache() | ExportPages() | ImportPages():
+                    self._ask(message)
+                case LeaseTip():
+                    self._engine.lease_tip(message.request_id, message.lease)
                 case SetFailpoint():
                     self._set_failpoint(message.spec)
                 case Shutdown():
                     return False
         return True
+
+    def _ask(self, question: CacheQuestion) -> None:
+        try:
+            self._engine.ask(question)
+        except Exception:
+            log.exception("a question about the cache has no answer")
 
     def _rest(self) -> None:
         """With nothing to compute: until somebody wants something."""

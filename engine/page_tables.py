@@ -6,6 +6,7 @@ The scheduler says when; this says which, and takes all of them or none.
 from __future__ import annotations
 
 from cache.prefix_cache import Match, PrefixCache
+from cache.radix import Node
 
 from .batch import PageCopy
 from .group import Member
@@ -40,12 +41,13 @@ class PageTables:
 
         `reserve` pages have to stay available. A tail that was matched is to be copied: see `copy_of`.
         """
-        need = -(-len(member.tokens) // self._page_size) - len(match.pages)
         tenant = member.request.tenant
-        if match.tail is not None and self._cache.available_to(tenant) - need < reserve:
+        need = -(-len(member.tokens) // self._page_size) - len(match.pages)
+        room = self._cache.available_to(tenant) - need >= reserve
+        if match.tail is not None and not room:
             self._cache.release([match.tail])  # the page to copy from may be the one that is missing
             match = Match(match.pages, None, 0)
-        room = self._cache.available_to(tenant) - need >= reserve
+            room = self._cache.available_to(tenant) - need >= reserve
         fresh = self._cache.allocate(need, tenant) if room else None
         if fresh is None:
             self.unpin(match)
@@ -78,10 +80,12 @@ class PageTables:
             member.pages += pages
         return True
 
-    def clear(self, member: Member, *, keep: bool) -> None:
-        """Give all pages back; with `keep` what is in them stays findable, the partial last page included."""
-        if keep:
-            self._cache.publish_tail(member.cursor, member.tokens, member.pages, member.computed)
+    def keep(self, member: Member) -> Node | None:
+        """What was computed stays findable, the partial last page included. Where in the tree it ends."""
+        return self._cache.publish_tail(member.cursor, member.tokens, member.pages, member.computed)
+
+    def clear(self, member: Member) -> None:
+        """Give all pages back."""
         self.copied(member)
         self._cache.release(member.pages)
         member.cursor.reset()

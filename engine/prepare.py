@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+from cache.lease import HIGHEST_PRIORITY, Lease
+
 from .errors import BadRequest
 from .request import GenerationRequest, SamplingParams
 
@@ -34,6 +36,7 @@ def check_request(request: GenerationRequest, *, vocab_size: int, max_model_len:
     if request.deadline is not None and not math.isfinite(request.deadline):
         raise BadRequest("the deadline is not a finite number", param="deadline")
     _check_sampling(request.sampling, vocab_size)
+    _check_cache(request)
     if request.grammar is not None:
         _check_under_grammar(request.sampling)
 
@@ -61,6 +64,30 @@ def _check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
     for name, holds in conditions.items():
         if not holds:
             raise BadRequest(f"{name} is out of range", param=name)
+
+
+def check_lease(lease: Lease) -> None:
+    """Raises BadRequest."""
+    if not 0 <= lease.ttl < math.inf:
+        raise BadRequest("the ttl of a lease is a finite number of seconds, not negative", param="cache.ttl")
+    if not 0 <= lease.priority <= HIGHEST_PRIORITY:
+        raise BadRequest(f"priority is from 0 to {HIGHEST_PRIORITY}", param="cache.priority")
+
+
+def _check_cache(request: GenerationRequest) -> None:
+    policy = request.cache
+    if policy.max_age is not None and not 0 < policy.max_age < math.inf:
+        raise BadRequest("max_age is a finite number of seconds above 0", param="cache.max_age")
+    if policy.write_tokens is not None and policy.write_tokens < 0:
+        raise BadRequest("write_tokens cannot be negative", param="cache.write_tokens")
+    if len({spec.entry_id for spec in policy.entries}) < len(policy.entries):
+        raise BadRequest("two entries have the same id", param="cache.entries")
+    for spec in policy.entries:
+        if not 1 <= spec.tokens <= len(request.prompt):
+            raise BadRequest(
+                "an entry covers 1 token of the prompt at least and all at most", param="cache.entries"
+            )
+        check_lease(spec.lease)
 
 
 def _check_under_grammar(sampling: SamplingParams) -> None:

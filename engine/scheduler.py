@@ -16,11 +16,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from cache.accounts import PinsExhausted
+from cache.flushing import Flushed
+from cache.lease import FlushScope, Lease
 from cache.prefix_cache import Cursor, PrefixCache, Survey
+from cache.tombstones import Gone
 
-from .account import never_queued
+from .account import evicted, never_queued
 from .batch import PageCopy, Plan, PlannedRow, RowResult, StepResult
 from .deadlines import Deadlines
+from .entries import PendingEntries
 from .group import Group, Member, Tenant
 from .page_tables import PageTables
 from .request import (
@@ -34,10 +39,12 @@ from .request import (
     RequestFailed,
     RequestStarted,
     SequenceDelta,
+    TierCounters,
     TokenLogprob,
 )
 from .sequence import Status
 from .single_flight import SingleFlight
+from .tips import Tips
 from .totals import Census, Totals
 from .waiting import WaitingQueue
 
@@ -113,6 +120,7 @@ class Scheduler:
         self._tables = PageTables(cache)
         self._waiting = WaitingQueue()
         self._single_flight = SingleFlight(self.page_size)
+        self._tips = Tips(cache)
         self._running: dict[int, Member] = {}  # by uid, in order of admission
         self._held_back = 0  # sequences of held requests
         self._deadlines = Deadlines()
@@ -161,11 +169,14 @@ class Scheduler:
         """
         refusal = self._refusal(request)
         if refusal is not None:
-            self._failed.append(RequestFailed(request.request_id, "bad_request", refusal))
-            if request.request_id not in self._groups:
-                self._ended.append(never_queued(request.request_id))
+            self._refuse(request, "bad_request", refusal)
             return False
-        group = self._new_group(request)
+        try:
+            entries = self._pending_entries(request)
+        except PinsExhausted as error:
+            self._refuse(request, "pins_exhausted", str(error))
+            return False
+        group = self._new_group(request, entries)
         if held:
             group.held = True
             self._held_back += request.n
@@ -200,9 +211,19 @@ class Scheduler:
         if group is not None:
             self._fail(group, kind, message)
 
-    def flush(self) -> None:
-        """Forget every cached page that no sequence needs."""
-        self.cache.flush()
+    def flush(self, scope: FlushScope | None = None, *, dry_run: bool = False) -> Flushed:
+        """Let nobody find what fits a scope, by default anything: sequences that run go on, and publish nothing more of it."""
+        flushed = self.cache.flush(scope, dry_run=dry_run)
+        self.look_again()
+        return flushed
+
+    def lease_tip(self, request_id: str, lease: Lease) -> None:
+        """Lease all that the first choice of a request left in the cache that ended a moment ago. Too late is nothing."""
+        self._tips.lease(request_id, lease)
+
+    def look_again(self) -> None:
+        """What is promised of the cache has changed: there may be room now where there was none."""
+        self._blocked_at = -1
 
     def take_events(self) -> Events:
         """What happened since this was called last."""
@@ -380,12 +401,28 @@ class Scheduler:
             pages_free=free,
             pages_tree=tree,
             evicted_pages=cache.evicted,
-            cache=CacheCounters(
-                looked_up_tokens=self._totals.looked_up_tokens,
-                written_tokens=cache.written_tokens,
-                recomputed_tokens=self._totals.recomputed_tokens,
-                followers=self._totals.followers,
-                saved=self._totals.saved,
+            cache=self._cache_counters(),
+        )
+
+    def _cache_counters(self) -> CacheCounters:
+        cache, totals = self.cache, self._totals
+        return CacheCounters(
+            looked_up_tokens=totals.looked_up_tokens,
+            written_tokens=cache.written_tokens,
+            recomputed_tokens=totals.recomputed_tokens,
+            evictions=dict(cache.evictions),
+            entries=cache.entries.live,
+            pinned_pages=cache.pinned,
+            broken_leases=cache.broken_leases,
+            broken_pauses=cache.broken_pauses,
+            followers=totals.followers,
+            saved=totals.saved,
+            device=TierCounters(
+                bytes=cache.tree_pages * cache.page_bytes,
+                budget=cache.pool.total * cache.page_bytes,
+                hit_tokens=totals.cached_tokens,
+                stored=cache.published,
+                evicted=cache.evicted,
             ),
         )
 
@@ -411,16 +448,27 @@ class Scheduler:
             return f"the prompt of {length} tokens is too long: prompt and answer share {self.max_length}"
         return None
 
-    def _new_group(self, request: GenerationRequest) -> Group:
+    def _refuse(self, request: GenerationRequest, kind: FailureKind, message: str) -> None:
+        self._failed.append(RequestFailed(request.request_id, kind, message))
+        if request.request_id not in self._groups:
+            self._ended.append(never_queued(request.request_id))
+
+    def _pending_entries(self, request: GenerationRequest) -> PendingEntries | None:
+        specs = request.cache.entries
+        if not specs or not request.cache.write or not self.cache.enabled:
+            return None
+        return PendingEntries(self.cache, request.tenant, specs)
+
+    def _new_group(self, request: GenerationRequest, entries: PendingEntries | None) -> Group:
         tenant = self._tenants.get(request.tenant)
         if tenant is None:
             # Whoever comes new, or back, starts level with the least served: no credit for time away.
             served = min((other.served for other in self._tenants.values()), default=0)
             tenant = self._tenants[request.tenant] = Tenant(request.tenant, served)
         tenant.groups += 1
-        shares = request.cache.read and request.cache.write and self.cache.enabled
-        namespace = self._root_key(request.namespace, request.adapter) if shares else None
-        group = Group(request, tenant, namespace, self._clock())
+        shares = (request.cache.read or request.cache.write) and self.cache.enabled
+        root_key = self._root_key(request.namespace, request.adapter) if shares else None
+        group = Group(request, tenant, root_key, self._clock(), entries)
         group.members.extend(self._new_member(group, index) for index in range(request.n))
         self._groups[request.request_id] = group
         if request.deadline is not None:
@@ -431,6 +479,15 @@ class Scheduler:
         request = group.request
         length = len(request.prompt)
         wants_prompt = index == 0 and request.sampling.prompt_logprobs is not None
+        cursor = Cursor(
+            group.root_key,
+            tenant=request.tenant,
+            namespace=request.namespace,
+            adapter=request.adapter,
+            policy=request.cache,
+            counts=index == 0,
+        )
+        self.cache.begin(cursor)  # from here on a flush stops what it would write
         self._next_uid += 1
         return Member(
             uid=self._next_uid,
@@ -440,14 +497,7 @@ class Scheduler:
             prompt_len=length,
             arrival=group.arrival,
             group=group,
-            cursor=Cursor(
-                group.namespace,
-                tenant=request.tenant,
-                namespace=request.namespace,
-                adapter=request.adapter,
-                policy=request.cache,
-                counts=index == 0,
-            ),
+            cursor=cursor,
             limit=min(length + request.sampling.max_tokens, self.max_length),
             prompt_logprobs=[None] if wants_prompt else None,
         )
@@ -548,6 +598,7 @@ class Scheduler:
                 self._tables.unpin(match)
                 self._waiting.remove(member)
                 self._single_flight.follow(member, lead.leader, lead.agreed)
+                self._totals.followers += lead.leader.group is not member.group
                 continue
             if not self._tables.fill(member, match, self.watermark_pages if self._running else 0):
                 self._blocked_at = self.cache.freed
@@ -555,7 +606,7 @@ class Scheduler:
             copy = self._tables.copy_of(member)
             if copy is not None:
                 copies.append(copy)
-            self._start(member)
+            self._start(member, match.gone)
             left -= self._add_row(member, left, members, rows)
         return budget - left
 
@@ -563,20 +614,20 @@ class Scheduler:
         """How much a cache holds of a waiting sequence; asked again only after something was published."""
         if member.hint_age != self.cache.published:
             member.hint_age = self.cache.published
-            found = self.cache.peek(member.cursor.root_key, member.tokens)
-            member.hint = 0 if member.reads_nothing else found
+            reads = member.request.cache.read and not member.reads_nothing
+            member.hint = self.cache.peek(member.cursor.root_key, member.tokens) if reads else 0
         return member.hint
 
-    def _start(self, member: Member) -> None:
+    def _start(self, member: Member, gone: Gone | None) -> None:
         self._waiting.admit(member)
         member.status = Status.RUNNING
         self._running[member.uid] = member
         member.found = member.computed
         if not member.group.account.started:
-            self._tell_start(member)
+            self._tell_start(member, gone)
         self._single_flight.lead(member)
 
-    def _tell_start(self, member: Member) -> None:
+    def _tell_start(self, member: Member, gone: Gone | None) -> None:
         """Once for a request, by the first of its choices that is admitted: only this hit counts."""
         group, cached = member.group, member.computed
         saved = self._saved(member.prompt_len, cached, 0.0)
@@ -584,10 +635,12 @@ class Scheduler:
         self._totals.saved += saved
         self._totals.prompt_tokens += member.prompt_len
         self._totals.cached_tokens += cached
-        if member.cursor.root_key is not None and not member.reads_nothing:
+        if group.root_key is not None and group.request.cache.read and not member.reads_nothing:
             self._totals.looked_up_tokens += member.prompt_len
         queued = self._clock() - group.arrival
-        self._started.append(RequestStarted(group.request.request_id, cached, queued, saved=saved))
+        self._started.append(
+            RequestStarted(group.request.request_id, cached, queued, saved=saved, evicted=evicted(gone))
+        )
 
     def _requeue(self, members: list[Member]) -> None:
         """Those that waited for a leader wait for room now, each in its old place."""
@@ -617,13 +670,17 @@ class Scheduler:
             self._append(member, outcome.token, outcome)
         elif member.computed == len(member.tokens):
             self._tell(member, (), None, "length")  # nothing but the prompt was asked for
-            self._complete_prompt(member.group)
+            self._complete_prompt(member)
 
     def _publish(self, member: Member) -> None:
         """What was computed of a sequence becomes findable, page by page."""
         known = self.cache.written_tokens
         self.cache.publish(member.cursor, member.tokens, member.pages, member.computed)
-        self._count_written(member, known, member.cursor.depth * self.page_size)
+        end = member.cursor.depth * self.page_size
+        self._count_written(member, known, end)
+        entries = member.group.entries
+        if entries and entries.shortest <= end:
+            self._put_entries(member, entries)
 
     def _count_written(self, member: Member, known: int, end: int) -> None:
         """What was just published of a sequence ends at `end`, and what of it nobody knew does as well."""
@@ -631,8 +688,15 @@ class Scheduler:
         if written:
             member.group.account.wrote(end - written, end)
 
-    def _complete_prompt(self, group: Group) -> None:
+    def _put_entries(self, member: Member, entries: PendingEntries) -> None:
+        member.group.account.entries += entries.put(member.cursor, member.tokens)
+
+    def _complete_prompt(self, member: Member) -> None:
+        """Once for a request, by the first of its choices that gets there."""
+        group = member.group
         if not group.account.complete:
+            if group.entries:
+                self._put_entries(member, group.entries)
             self._cached_prompts.append(group.account.complete_prompt(group.request.request_id))
 
     def _append(self, member: Member, token: int, outcome: RowResult) -> None:
@@ -647,7 +711,7 @@ class Scheduler:
         self._totals.generated_tokens += len(tokens)
         self._tell(member, tokens, outcome.logprob, finish)
         if before == member.prompt_len:
-            self._complete_prompt(member.group)
+            self._complete_prompt(member)
 
     def _append_forced(self, member: Member, forced: tuple[int, ...]) -> FinishReason | None:
         """They are computed by the next plans, and what follows is sampled after the last of them."""
@@ -739,6 +803,8 @@ class Scheduler:
         """Of a request that has ended nothing more is to come once no step computes for it: its account is due."""
         if not group.members and not group.account.landing:
             self._closed.append(group)
+            if group.entries is not None:
+                group.entries.drop()
 
     def _leave_group(self, member: Member) -> None:
         group = member.group
@@ -750,14 +816,25 @@ class Scheduler:
         if not group.tenant.groups:
             del self._tenants[group.tenant.name]
 
+    def _keep(self, member: Member) -> None:
+        """What a sequence that has ended leaves to others, up to its last token."""
+        known = self.cache.written_tokens
+        tip = self._tables.keep(member)
+        self._count_written(member, known, min(member.computed, member.cursor.limit))
+        entries = member.group.entries
+        if entries:
+            self._put_entries(member, entries)
+        if tip is not None and member.index == 0:
+            self._tips.add(member.request.request_id, tip)
+
     def _release(self, member: Member, *, keep: bool = True) -> None:
         """The pages go, and with them what the runner keeps for the sequence."""
         computed = member.computed
         member.group.account.computed += computed - member.found
         self._totals.recomputed_tokens += max(min(computed, member.reached) - member.found, 0)
-        known = self.cache.written_tokens
-        self._tables.clear(member, keep=keep)
-        self._count_written(member, known, computed)
+        if keep:
+            self._keep(member)
+        self._tables.clear(member)
         self._retired.append(member.uid)
 
 

@@ -42,11 +42,13 @@ class SingleFlight:
         for sibling in member.group.members:
             if sibling.status is Status.RUNNING and sibling.computed < sibling.prompt_len - 1:
                 return Lead(sibling, sibling.prompt_len)
-        if member.reads_nothing:
+        if member.reads_nothing or not member.request.cache.read:
             return None
         mark = self._mark(member, found, len(member.tokens) - 1)
         leader = None if mark is None else self._leaders.get(mark)
-        return None if leader is None else Lead(leader, self._agreed(member, leader))
+        if leader is None or leader.cursor.limit <= leader.computed:  # flushed since it was marked
+            return None
+        return Lead(leader, self._agreed(member, leader))
 
     def follow(self, member: Member, leader: Member, awaited: int) -> None:
         member.leader = leader
@@ -61,18 +63,24 @@ class SingleFlight:
         self.following -= 1
 
     def lead(self, member: Member) -> None:
-        """Mark the page that a running sequence computes next, unless another leads there."""
+        """Mark the page that a running sequence computes next and will publish, unless another leads there."""
         if member.computed < len(member.tokens):
-            mark = self._mark(member, member.computed, len(member.tokens))
+            mark = self._mark(member, member.computed, min(len(member.tokens), member.cursor.limit))
             if mark is not None and self._leaders.setdefault(mark, member) is member:
                 member.leading = mark
 
     def advance(self, member: Member) -> list[Member]:
-        """A chunk was computed and published: who of the followers has got what it waited for."""
+        """A chunk was computed and published: who of the followers has got what it waited for, or will not get it."""
         self._unmark(member)
         self.lead(member)
+        computed = member.computed
+        silent = member.cursor.limit <= computed
         return self._let_go(
-            [follower for follower in member.followers if follower.awaited <= member.computed]
+            [
+                follower
+                for follower in member.followers
+                if follower.awaited <= computed or (silent and follower.group is not member.group)
+            ]
         )
 
     def stop(self, member: Member) -> list[Member]:
@@ -118,10 +126,12 @@ class SingleFlight:
         return (cursor.node or cursor.root_key, tuple(member.tokens[start : start + size]))
 
     def _agreed(self, member: Member, leader: Member) -> int:
-        """Up to which page the two have the same tokens, the last token of `member` left out."""
+        """Up to which page the two have the same tokens, the last token of `member` left out, and what the leader does not
+        publish."""
         size = self._page_size
         agreed = (member.cursor.depth + 1) * size
-        while agreed + size < len(member.tokens) and (
+        longest = min(len(member.tokens) - 1, leader.cursor.limit)
+        while agreed + size <= longest and (
             member.tokens[agreed : agreed + size] == leader.tokens[agreed : agreed + size]
         ):
             agreed += size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from cache.accounts import Limits
 from cache.prefix_cache import PrefixCache
 from engine.batch import Plan, StepResult
 from engine.hash_model import reference
@@ -20,6 +21,7 @@ from engine.scheduler import Scheduler
 from tests.fakes import ManualClock, WordRunner
 
 SIZE = 4
+PAGE_BYTES = 64
 
 
 class Bench:
@@ -34,9 +36,18 @@ class Bench:
         max_model_len: int = 256,
         watermark_pages: int = 0,
         prefix_cache: bool = True,
+        limits: Limits | None = None,
     ) -> None:
         self.clock = ManualClock()
-        self.cache = PrefixCache(pages, SIZE, clock=self.clock, enabled=prefix_cache)
+        self.cache = PrefixCache(
+            pages,
+            SIZE,
+            clock=self.clock,
+            enabled=prefix_cache,
+            limits=limits,
+            max_length=min(max_model_len, pages * SIZE),
+            page_bytes=PAGE_BYTES,
+        )
         self.scheduler = Scheduler(
             cache=self.cache,
             max_running=max_running,
@@ -127,6 +138,15 @@ class Bench:
             assert account.request_id not in self.ended, "two accounts"
             assert not self.scheduler.serves(account.request_id)
             self.ended[account.request_id] = account
+
+    def leave(self, name: str, prompt: list[int], **options: object) -> None:
+        """Compute a prompt, leave it in the cache and generate nothing."""
+        self.submit(name, prompt, max_tokens=0, **options)
+        self.finish_all()
+
+    def finds(self, prompt: list[int], *, namespace: bytes = b"") -> int:
+        """How much of a prompt a request would find that is one token longer."""
+        return self.cache.peek(namespace + b"/", [*prompt, 0])
 
     def cached(self, name: str) -> int:
         return self.started[name].cached_tokens

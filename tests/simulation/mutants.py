@@ -10,6 +10,7 @@ from typing import Any
 
 from cache.prefix_cache import Cursor, Match, PrefixCache
 from cache.radix import Node
+from cache.tombstones import Gone
 from engine.batch import Masks, PageCopy, Plan, PlannedRow, RowResult, StepResult
 from engine.group import Group, Member
 from engine.masks import Mask, StepMasks
@@ -276,9 +277,9 @@ class HogsTheBudget(Scheduler):
 class CountsPromptPerChoice(Scheduler):
     """With n > 1 the prompt is counted, and the start told, once for each choice."""
 
-    def _start(self, member: Member) -> None:
-        member.group.started = False
-        super()._start(member)
+    def _start(self, member: Member, gone: Gone | None) -> None:
+        member.group.account.started = False
+        super()._start(member, gone)
 
 
 class PageShort(Scheduler):
