@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
@@ -11,6 +12,9 @@ from .account import Account
 from .entries import PendingEntries
 from .request import GenerationRequest, TokenLogprob
 from .sequence import Sequence
+
+NEVER = sys.maxsize
+"""More positions than a sequence can have."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +51,8 @@ class Member(Sequence):
     `limit` is the length at which it ends. A follower waits with its `leader` until that one has computed `awaited`
     positions, which they share. `leading` is the mark by which followers find a leader. `copy_source` is a page held
     until the step that copies from it is over; `in_flight` is set while a step computes a row of this sequence.
-    `found` positions were there when it was last admitted; `reached` were computed before it was last preempted.
+    `found` positions were there when it was last admitted; `reached` were computed before it was last preempted. It has
+    something to publish once `due` positions are computed.
     """
 
     group: Group
@@ -58,6 +63,7 @@ class Member(Sequence):
     copy_source: int | None = None
     found: int = 0
     reached: int = 0
+    due: int = NEVER
     prompt_logprobs: list[TokenLogprob | None] | None = None
     leading: Hashable | None = None
     leader: Member | None = None

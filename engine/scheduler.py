@@ -26,7 +26,7 @@ from .account import evicted, never_queued
 from .batch import PageCopy, Plan, PlannedRow, RowResult, StepResult
 from .deadlines import Deadlines
 from .entries import PendingEntries
-from .group import Group, Member, Tenant
+from .group import NEVER, Group, Member, Tenant
 from .page_tables import PageTables
 from .request import (
     CacheCounters,
@@ -279,7 +279,6 @@ class Scheduler:
         if len(result.rows) != len(plan.rows):
             raise ValueError(f"{len(result.rows)} results for {len(plan.rows)} rows")
         computed = 0
-        size = self.page_size
         for member, row, outcome in zip(self._land(plan), plan.rows, result.rows, strict=True):
             if member.copy_source is not None:
                 self._tables.copied(member)
@@ -294,7 +293,7 @@ class Scheduler:
             if outcome.postponed:  # the position that was not sampled is computed once more: the same again
                 member.computed -= 1
                 member.group.account.computed += 1
-            if member.computed // size > member.cursor.depth:
+            if member.computed >= member.due:
                 self._publish(member)
             if member.followers or member.leading is not None or row.count > 1:
                 self._requeue(self._single_flight.advance(member))
@@ -623,6 +622,7 @@ class Scheduler:
         member.status = Status.RUNNING
         self._running[member.uid] = member
         member.found = member.computed
+        self._expect_page(member)
         if not member.group.account.started:
             self._tell_start(member, gone)
         self._single_flight.lead(member)
@@ -674,13 +674,20 @@ class Scheduler:
 
     def _publish(self, member: Member) -> None:
         """What was computed of a sequence becomes findable, page by page."""
+        account, entries = member.group.account, member.group.entries
         known = self.cache.written_tokens
         self.cache.publish(member.cursor, member.tokens, member.pages, member.computed)
+        self._expect_page(member)
         end = member.cursor.depth * self.page_size
-        self._count_written(member, known, end)
-        entries = member.group.entries
+        if not account.complete:
+            self._count_written(member, known, end)
         if entries and entries.shortest <= end:
             self._put_entries(member, entries)
+
+    def _expect_page(self, member: Member) -> None:
+        """When the next page of a sequence is whole, if it may be published then."""
+        due = (member.cursor.depth + 1) * self.page_size
+        member.due = due if due <= member.cursor.limit else NEVER
 
     def _count_written(self, member: Member, known: int, end: int) -> None:
         """What was just published of a sequence ends at `end`, and what of it nobody knew does as well."""
