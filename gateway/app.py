@@ -15,7 +15,10 @@ from .browsers import BrowserPolicy
 from .caching.accounting import Accounting
 from .caching.caches import Caches
 from .caching.content import Contents
+from .caching.diagnoser import Diagnoser
+from .caching.dry_run import DryRuns
 from .caching.expiry import watched
+from .caching.explain import Explain
 from .caching.flush import Flush
 from .caching.ledger import Ledger
 from .caching.ledger_file import LedgerFile
@@ -25,6 +28,8 @@ from .caching.namespaces import Namespaces
 from .caching.objects import CacheObjects
 from .caching.openings import Openings
 from .caching.prefill import Prefill
+from .caching.recorder import Recorder
+from .caching.records import Records
 from .caching.routes import cache_routes
 from .caching.stats import Stats
 from .caching.transfer import Transfer
@@ -98,7 +103,11 @@ def create_app(
     book = None if ledger is None else Ledger(ledger, model.id)
     metrics.register(CacheMetrics(model.id, counters, accounting, book))
     metrics.register(TenantMetrics(model.id, accounting), by_tenant=True)
-    listeners: list[Listener] = [accounting, counters, *([] if book is None else [book])]
+    records = Records(most_bytes=limits.explain_bytes, ttl=limits.explain_ttl)
+    diagnoser = Diagnoser(records, tokenizer, lambda: 1 if engine.info is None else engine.info.page_size)
+    recorder = Recorder(diagnoser, engine, namespaces, model.id)
+    # the recorder first: it finds out what the others count by
+    listeners: list[Listener] = [recorder, accounting, counters, *([] if book is None else [book])]
     desk = Desk(engine, tokenizer, metrics, namespaces, listeners)
     threads = TextThreads()
     prompts = Prompts(model, threads)
@@ -112,7 +121,8 @@ def create_app(
     objects = CacheObjects(store or MemoryStore(), namespaces.generation, most=limits.max_caches)
     openings = Openings(objects, tenants, model.id)
     contents = Contents(model, prompts, offers, limits)
-    caches = Caches(objects, contents, Prefill(desk), engine, model, tenants, accounting, limits)
+    caches = Caches(objects, contents, Prefill(desk), engine, model, tenants, limits)
+    dry_runs = DryRuns(model, prompts, offers, desk, engine, namespaces, openings, limits)
     flush = Flush(objects, namespaces, engine, desk, keyring, model, limits)
     browsers = BrowserPolicy(http.cors_origins, http.host, guarded=keyring.open)
 
@@ -127,12 +137,13 @@ def create_app(
                 Tokenization(model, prompts, offers, engine, limits),
                 SchemaChecks(model, shapes, engine, limits),
             ),
+            *Explain(diagnoser, dry_runs, tokenizer, threads, limits).routes(),
             *cache_routes(
                 caches,
-                Lookup(model, prompts, offers, desk, engine, namespaces, openings, limits),
+                Lookup(dry_runs, limits),
                 flush,
                 Transfer(caches, contents, objects, namespaces, engine, desk, limits),
-                Stats(objects, engine, accounting, keyring),
+                Stats(engine, keyring),
             ),
             *_operations(health, metrics, Docs(VERSION)),
             *_admin(Admin(engine, desk, flush, health, limits, served.test_mode)),

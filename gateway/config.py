@@ -41,6 +41,10 @@ class Limits(_Part):
         128, ge=1, description="requests one key may have waiting before it gets 429"
     )
     max_caches: int = Field(1000, ge=1, description="cache objects one tenant may have")
+    explain_bytes: ByteSize = Field(
+        ByteSize(64 * 2**20), ge=0, description="memory for what is remembered of responses; 0: nothing"
+    )
+    explain_ttl: float = Field(7200.0, gt=0, description="how long a response can be explained, in seconds")
     max_import: ByteSize = Field(ByteSize(8 * 2**30), ge=1, description="largest file of a cache to import")
     header_timeout: float = Field(10.0, gt=0, description="time for the headers of a new connection")
     body_timeout: float = Field(30.0, gt=0, description="time for a whole request body")

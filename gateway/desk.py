@@ -23,6 +23,7 @@ from grammar.spec import Grammar
 
 from .caching.ask import CacheAsk, Mark
 from .caching.namespaces import Namespaces
+from .caching.records import Origin
 from .caller import Caller
 from .errors import Overloaded
 from .generation import Generation, Usage
@@ -41,7 +42,8 @@ class Job:
 
     `cache_salt` and `cache_key` (`prompt_cache_key`) are the client's; `cache` is what it may have of the cache and leaves
     there, to which the desk adds the digest of the key. `cache_id` is the cache object that it begins with or makes. An
-    answer that ends in calls of tools leaves its conversation leased for `tool_pause` seconds.
+    answer that ends in calls of tools leaves its conversation leased for `tool_pause` seconds. `origin` is what the prompt
+    was made of, for those who are to explain it later.
     """
 
     prompt: list[int]
@@ -54,6 +56,7 @@ class Job:
     cache_id: str | None = None
     cache: CachePolicy = ALL_OF_IT
     tool_pause: float = 0.0
+    origin: Origin | None = None
     grammar: Grammar | None = None
     source: Source | None = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -173,6 +174,8 @@ class Generation:
         self.choices = [_choice(i, tokenizer, options, stops) for i in range(stream.request.n)]
         self.timing = Timing(submitted=self._now())
         self.gaps: list[float] = []
+        self.answer = array("I")
+        """The tokens of the first choice, as far as they were read."""
         self.start: RequestStarted | None = None
         self.stored: PromptCached | None = None
         self.when_started: Callable[[], None] | None = None
@@ -272,6 +275,8 @@ class Generation:
                 if choice.finish is not None:
                     continue  # tokens that crossed our abort on their way
                 self._note_time(choice, now)
+                if delta.index == 0:
+                    self.answer.extend(delta.tokens)
                 piece = choice.push(delta)
                 if piece is not None:
                     pieces.append(piece)

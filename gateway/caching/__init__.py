@@ -22,4 +22,10 @@ openings       what a request begins with because it names a cache object
 boundaries     where in a prompt an entry may stand, so that whoever agrees up to there finds it
 reasons        why a prompt was found as far as it was
 report         what a client is told: `x-cache` and `x_cache`
+records        what is remembered of each response for a while; recorder: writes it, and has the reason told at once
+telling        a record as it can be read
+diagnosis      one record held against another: what was lost, else what changed; diagnoser: against which one
+changes        where two prompts part and whose doing it was; volatile: text that is another one each time
+explanation    a diagnosis on the wire; sentences: in words
+explain        asking for one; dry_run: for a request that is not made
 """

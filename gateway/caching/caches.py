@@ -26,7 +26,6 @@ from ..generation import Usage
 from ..model import TextModel
 from ..openai.fields import parse
 from ..tenants import Tenants
-from .accounting import Accounting
 from .content import Contents
 from .object_fields import ChangeCache, CreateCache, MoveCache, NewCache, read_page
 from .object_view import wire
@@ -45,7 +44,6 @@ class Caches:
     engine: EngineClient
     model: TextModel
     tenants: Tenants
-    accounting: Accounting
     limits: Limits
 
     async def create(self, request: web.Request) -> web.Response:
@@ -82,12 +80,11 @@ class Caches:
         """Those that can be used."""
         page = read_page(dict(request.query))
         tenant = request[CALLER].tenant.id
+        now = self.objects.clock()
         found = [
             each
             for each in await self.objects.all(tenant)
-            if each.ending(self.objects.clock()) is None
-            and page.name in (None, each.name)
-            and page.tag in (None, each.tag)
+            if each.ending(now) is None and page.name in (None, each.name) and page.tag in (None, each.tag)
         ]
         if page.order == "desc":
             found.reverse()
@@ -99,7 +96,7 @@ class Caches:
             begin = ids.index(page.after) + 1
         shown = found[begin : begin + page.limit]
         entries = await self._entries(tenant)
-        data = [self._wire(each, (entries or {}).get(each.id), asked=entries is not None) for each in shown]
+        data = [wire(each, (entries or {}).get(each.id), now, asked=entries is not None) for each in shown]
         return _json(
             {
                 "object": "list",
@@ -181,13 +178,14 @@ class Caches:
             raise
 
     async def answer(self, found: CacheObject, usage: Usage | None = None) -> web.Response:
+        now = self.objects.clock()
         entry, asked = None, True
-        if found.ending(self.objects.clock()) is None:
+        if found.ending(now) is None:
             try:
                 entry = (await self.engine.entry(found.id)).entry
             except EngineUnavailable:
                 asked = False
-        body = self._wire(found, entry, asked=asked)
+        body = wire(found, entry, now, asked=asked)
         return _json(body if usage is None else {**body, "usage": usage.wire()})
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -203,11 +201,7 @@ class Caches:
             raise ApiError(
                 409, f"Nothing of '{found.id}' is cached: warm it first.", param="id", code="cache_cold"
             )
-        return _json(self._wire(found, report.entry))
-
-    def _wire(self, found: CacheObject, entry: EntryState | None, *, asked: bool = True) -> dict[str, object]:
-        saved = self.accounting.of_object(found.tenant, found.id).saved_seconds
-        return wire(found, entry, self.objects.clock(), saved=saved, asked=asked)
+        return _json(wire(found, report.entry, self.objects.clock()))
 
     async def _entries(self, tenant: str) -> dict[str, EntryState] | None:
         """By id; None if the engine cannot be asked."""

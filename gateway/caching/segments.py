@@ -77,7 +77,7 @@ def locate(prompt: Rendered, messages: Sequence[Message], tools: ToolPrompt | No
     spans = [*search.contents(messages)]
     spans += search.besides(messages, spans)
     if tools is not None:
-        spans += search.tools(tools, spans)
+        spans += search.tools(tools.lines)
     spans.sort(key=lambda span: (span.start, span.end))
     return Segments(len(prompt.text), tuple(_disjoint(spans)))
 
@@ -139,10 +139,10 @@ class _Search:
             if mine is not None:
                 end = max(end, mine[1])
 
-    def tools(self, tools: ToolPrompt, others: Sequence[Span]) -> Iterator[Span]:
+    def tools(self, lines: Sequence[str]) -> Iterator[Span]:
         """The definitions that are shown as JSON, as most templates do."""
         cursor = 0
-        for part, line in enumerate(tools.lines):
+        for part, line in enumerate(lines):
             start = self._find(line, cursor, len(self.text))
             if start >= 0:
                 cursor = start + len(line)
@@ -152,7 +152,7 @@ class _Search:
 
     def _next(self, message: Message, before: str | None, cursor: int) -> _Found | None:
         """Where it stands behind something the template was seen to write."""
-        role, content = message["role"], _joined(message["content"])
+        role, content = message["role"], joined(message["content"])
         for gap in () if before is None else self.frames.gaps.get((before, role), ()):
             if self.text.startswith(gap, cursor):
                 start = cursor + len(gap)
@@ -178,7 +178,7 @@ class _Search:
         )
         end = 0
         for index, message in enumerate(messages):
-            if found[index] is None and (content := _joined(message["content"])):
+            if found[index] is None and (content := joined(message["content"])):
                 found[index] = self._within(content, end, following[index])
                 if found[index] is None and message["role"] in ("system", "developer"):
                     found[index] = self._within(content, 0, _first(found, messages, len(self.text)))
@@ -221,7 +221,8 @@ class _Found(NamedTuple):
     skipped: int
 
 
-def _joined(content: Any) -> str:
+def joined(content: Any) -> str:
+    """A content in one piece."""
     if content is None or isinstance(content, str):
         return content or ""
     return "".join(part["text"] for part in content)

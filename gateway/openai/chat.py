@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import orjson
@@ -17,6 +17,7 @@ from ..body import read_json
 from ..caching.ask import CacheAsk, Mark, read_ask
 from ..caching.boundaries import Boundaries
 from ..caching.openings import Opening, Openings
+from ..caching.records import Origin
 from ..caching.report import cache_details, tells_cache
 from ..caching.segments import locate
 from ..caller import CALLER
@@ -128,12 +129,15 @@ class ChatCompletions:
         )
         stops = asked.stops(self.limits)
         opens = generation_prompt(asked.add_generation_prompt, continues=asked.continue_final_message)
-        variables = read_template_kwargs(asked.chat_template_kwargs, self.model.tokenizer.special_names)
+        variables: Mapping[str, object] = read_template_kwargs(
+            asked.chat_template_kwargs, self.model.tokenizer.special_names
+        )
         info = self.answerer.desk.info()
         with self.answerer.desk.place(caller, 1) as place:
             async with caller.in_time():
                 opening, ask = await self.openings.of(caller.tenant.id, ask)
                 conversation = conversation.behind(opening.of_messages())
+                variables = variables or opening.variables
                 wanted = await self._wanted(asked, opening)
                 prompt = await self.prompts.chat(
                     conversation.messages,
@@ -141,7 +145,7 @@ class ChatCompletions:
                     add_generation_prompt=opens,
                     continue_final=asked.continue_final_message,
                     tools=wanted.offer.prompt,
-                    variables=variables or opening.variables,
+                    variables=variables,
                 )
                 opening.check(prompt.ids)
                 plan = await self.replies.plan(
@@ -152,11 +156,20 @@ class ChatCompletions:
                 )
                 marks = await self._marks(ask, conversation, prompt, wanted.offer)
                 job = self._job(asked, prompt.ids, plan, stops, info)
-            job = self.answerer.desk.asking(caller, job, ask, marks)
+            origin = Origin(
+                response_id=f"chatcmpl-{uuid.uuid4().hex}",
+                text=prompt.text,
+                messages=conversation.in_parts(),
+                tools=wanted.offer.prompt,
+                variables=variables,
+                frames=prompt.frames,
+            )
+            job = replace(self.answerer.desk.asking(caller, job, ask, marks), origin=origin)
             writer = ChatWriter(
                 asked,
                 self.model,
                 wanted.choice,
+                response_id=origin.response_id,
                 parsed=job.text.parser is not None,
                 told=ask if tells_cache(request, ask) else None,
                 created=caller.created,
@@ -256,6 +269,7 @@ class ChatWriter:
         model: TextModel,
         choice: ToolChoice,
         *,
+        response_id: str,
         parsed: bool,
         told: CacheAsk | None,
         created: int,
@@ -269,7 +283,7 @@ class ChatWriter:
         self._choice_of_tools = choice
         self._deltas = [Deltas() for _ in range(asked.n)] if parsed else []
         self._common = {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "id": response_id,
             "created": created,
             "model": model.id,
             "system_fingerprint": f"fp_{fingerprint}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import orjson
@@ -16,6 +16,7 @@ from engine.request import EngineInfo
 from ..body import read_json
 from ..caching.ask import CacheAsk, Mark, read_ask
 from ..caching.openings import Openings
+from ..caching.records import Origin
 from ..caching.report import cache_details, tells_cache
 from ..caller import CALLER, Caller
 from ..config import Limits
@@ -158,11 +159,16 @@ class Completions:
                 ]
                 jobs = [self._job(asked, prompt, stops, info, shape) for prompt in prompts]
                 echoes = [await self.prompts.spell(job.prompt) for job in jobs] if asked.echo else []
-            jobs = [self._asking(caller, job, ask) for job in jobs]
+            response_id = f"cmpl-{uuid.uuid4().hex}"
+            jobs = [
+                replace(self._asking(caller, job, ask), origin=Origin(response_id=response_id, index=index))
+                for index, job in enumerate(jobs)
+            ]
             writer = CompletionWriter(
                 asked,
                 self.model,
                 echoes,
+                response_id=response_id,
                 told=ask if tells_cache(request, ask) else None,
                 created=caller.created,
                 fingerprint=info.model_digest[:12],
@@ -227,6 +233,7 @@ class CompletionWriter:
         model: TextModel,
         echoes: Sequence[Spelled],
         *,
+        response_id: str,
         told: CacheAsk | None,
         created: int,
         fingerprint: str,
@@ -237,7 +244,7 @@ class CompletionWriter:
         self._tokenizer = model.tokenizer
         self._echoes = echoes
         self._common = {
-            "id": f"cmpl-{uuid.uuid4().hex}",
+            "id": response_id,
             "object": "text_completion",
             "created": created,
             "model": model.id,

@@ -131,7 +131,9 @@ async def ask(gateway: Gateway, key: str, **more: Any) -> None:
 
 async def test_each_tenant_has_its_own_numbers_and_only_the_operator_sees_names(start: Start) -> None:
     engine = FakeEngine()
-    gateway = await start(engine, http={"api_keys": ("sk-a", "sk-b"), "admin_key": "sk-admin"})
+    # what no real cache would say of equal prompts is not to be explained
+    limits = {"explain_bytes": 0}
+    gateway = await start(engine, http={"api_keys": ("sk-a", "sk-b"), "admin_key": "sk-admin"}, limits=limits)
     await ask(gateway, "sk-a", prompt_cache_key="one")
     engine.cached_tokens = 4
     await ask(gateway, "sk-b", prompt_cache_key="one")
