@@ -174,16 +174,20 @@ def bench(as_json: bool, **options: Any) -> None:
 
 
 @cli.command(short_help="What is installed, and what is missing.")
-@options_of(Http, ModelOptions, only=("host", "port", "store"))
-def doctor(host: str, port: int, store: Path) -> None:
-    """Examine this machine: what is installed, which device would be used, what stands in the way of serving."""
+@options_of(Http, ModelOptions, only=("host", "port", "key_store", "store"))
+@options_of(CacheOptions)
+def doctor(host: str, port: int, key_store: Path | None, store: Path, **caching: Any) -> None:
+    """Examine this machine: what is installed, which device would be used, what stands in the way of serving. With the
+    options of the cache what they need is looked at too.
+    """
     from rich.console import Console
 
     from .doctor import examine, healthy, render
 
+    cache = read(CacheOptions, caching)
     console = Console()
     with console.status("looking around …"):
-        checks = examine(store, host, port)
+        checks = examine(store, host, port, key_store=key_store, caching=cache)
     console.print(render(checks))
     raise SystemExit(0 if healthy(checks) else 1)
 

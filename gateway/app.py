@@ -143,7 +143,7 @@ def create_app(
                 Lookup(dry_runs, limits),
                 flush,
                 Transfer(caches, contents, objects, namespaces, engine, desk, limits),
-                Stats(engine, keyring),
+                Stats(engine, keyring, accounting),
             ),
             *_operations(health, metrics, Docs(VERSION)),
             *_admin(Admin(engine, desk, flush, health, limits, served.test_mode)),

@@ -183,7 +183,7 @@ class CacheOptions(_Part):
         description="directory for cached pages and cache objects, which then survive a restart; default: none",
     )
     disk_cache: ByteSize | None = Field(
-        None, description="most bytes of cached pages in --cache-dir; default: a tenth of what is free there"
+        None, description="most bytes of cached pages in --cache-dir; default: half of what is free there"
     )
     tenants: Path | None = Field(
         None, description="YAML file of what each tenant is allowed and promised of the cache"

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -20,8 +21,13 @@ from packaging.requirements import Requirement
 from rich.table import Table
 from rich.text import Text
 
+from engine.errors import StartError
 from engine.machine import Machine
 from engine.model_store.store import ModelStore
+
+from .config import CacheOptions
+from .key_store import DEFAULT_NAME, KeyStore, KeyStoreError
+from .tenants import Tenants
 
 Verdict = Literal["ok", "warn", "fail"]
 
@@ -43,7 +49,9 @@ class Check:
     detail: str
 
 
-def examine(store: Path, host: str, port: int) -> list[Check]:
+def examine(
+    store: Path, host: str, port: int, *, key_store: Path | None, caching: CacheOptions
+) -> list[Check]:
     """All checks, in the order to read them. Blocks for some seconds: torch is loaded, in a process of its own."""
     return [
         python_check(sys.version_info[:3]),
@@ -52,6 +60,8 @@ def examine(store: Path, host: str, port: int) -> list[Check]:
         memory_check(available_memory()),
         disk_check(store),
         model_check(store),
+        keys_check(key_store or store / DEFAULT_NAME, named=key_store is not None),
+        *cache_checks(caching),
         port_check(host, port),
         files_check(*resource.getrlimit(resource.RLIMIT_NOFILE)),
     ]
@@ -148,7 +158,7 @@ def memory_check(available: int) -> Check:
 
 def disk_check(store: Path) -> Check:
     """At the store, or where it would be made."""
-    place = next(path for path in (store.absolute(), *store.absolute().parents) if path.exists())
+    place = _existing(store)
     free = shutil.disk_usage(place).free
     detail = f"{free / _GIB:.1f} GiB free at {store}"
     if not place.is_dir() or not os.access(place, os.W_OK):
@@ -167,6 +177,68 @@ def model_check(store: Path) -> Check:
             "demo model", "warn", "not here yet: the first headwater serve or headwater pull fetches it"
         )
     return Check("demo model", "ok", f"{model.id} in {model.path}")
+
+
+# -- what lasts ----------------------------------------------------------------------------------------------------------
+
+
+def keys_check(path: Path, *, named: bool, now: float | None = None) -> Check:
+    """`named`: the server is told to use this file, there or not."""
+    try:
+        keys = KeyStore(path).read()
+    except KeyStoreError as error:
+        return Check("keys", "fail", str(error))
+    active = sum(key.status(time.time() if now is None else now) == "active" for key in keys)
+    if active:
+        return Check("keys", "ok", f"{active} active of {len(keys)} in {path}")
+    if keys or named:
+        return Check("keys", "warn", f"none is active in {path}: nobody can come in (headwater keys create)")
+    return Check("keys", "ok", "none: the server answers this machine only")
+
+
+def cache_checks(caching: CacheOptions) -> list[Check]:
+    """Of what the operator has set: the tenants' file, the memory of the second tier, and places that are to be written."""
+    checks = []
+    if caching.tenants is not None:
+        checks.append(tenants_check(caching.tenants))
+    if caching.host_cache is not None:
+        checks.append(host_cache_check(caching.host_cache, available_memory()))
+    if caching.cache_dir is not None:
+        checks.append(place_check("cache directory", caching.cache_dir, caching.disk_cache or 0))
+    if caching.ledger is not None:
+        whole = caching.ledger_files * caching.ledger_max_bytes
+        checks.append(place_check("ledger", caching.ledger.absolute().parent, whole))
+    return checks
+
+
+def tenants_check(path: Path) -> Check:
+    try:
+        tenants = Tenants.read(path)
+    except StartError as error:
+        return Check("tenants", "fail", str(error))
+    return Check("tenants", "ok", f"{len(tenants.limits)} with limits of their own in {path}")
+
+
+def host_cache_check(wanted: int, available: int) -> Check:
+    detail = f"{wanted / _GIB:.1f} GiB wanted, {available / _GIB:.1f} GiB available"
+    return Check("host cache", "ok" if wanted <= available else "fail", detail)
+
+
+def place_check(name: str, directory: Path, wanted: int) -> Check:
+    """Whether a directory, or the place where it would be made, can be written and has room for so many bytes."""
+    place = _existing(directory)
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        return Check(name, "fail", f"{directory} cannot be written")
+    free = shutil.disk_usage(place).free
+    detail = f"{free / _GIB:.1f} GiB free at {directory}"
+    if free < wanted:
+        return Check(name, "warn", f"{detail}, {wanted / _GIB:.1f} GiB may be used")
+    return Check(name, "ok", detail)
+
+
+def _existing(path: Path) -> Path:
+    """The path, or the closest of its parents that there is."""
+    return next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
 
 
 # -- the socket ----------------------------------------------------------------------------------------------------------

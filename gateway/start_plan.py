@@ -45,7 +45,7 @@ def _lower_tiers(info: EngineInfo, caching: CacheOptions) -> list[tuple[str, str
     rows = []
     for name, budget, place in (
         ("host cache", info.host_bytes, "in memory"),
-        ("disk cache", info.disk_bytes, str(caching.cache_dir)),
+        ("disk cache", info.disk_bytes, f"in {caching.cache_dir}"),
     ):
         if budget:
             tokens = budget // info.page_bytes * info.page_size

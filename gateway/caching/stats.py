@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import orjson
+import msgspec
 from aiohttp import web
 
 from cache.lease import TIERS
 from engine.client import EngineClient
-from engine.request import CacheReport, TenantCache
+from engine.request import TenantCache
 
 from ..auth import Access, Keyring
 from ..caller import CALLER
 from ..errors import InvalidRequest
+from .accounting import Accounting
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +23,25 @@ class Stats:
 
     engine: EngineClient
     keyring: Keyring
+    accounting: Accounting
 
     async def handle(self, request: web.Request) -> web.Response:
         tenant = self._tenant(request)
         report = await self.engine.cache_report(tenant)
+        cached = {each.tenant: each for each in report.tenants}
+        used = {each.tenant for each in self.accounting.stats(tenant)}
         body = {
             "object": "cache.stats",
             "tenants": [
-                {**_cached(cached), "entries": _entries(report, cached.tenant)} for cached in report.tenants
+                {
+                    **_cached(cached.get(name) or _nothing(name)),
+                    "entries": sum(entry.tenant == name for entry in report.entries),
+                    "usage": self.accounting.stats(name)[0],
+                }
+                for name in sorted(used | cached.keys())
             ],
         }
-        return web.Response(body=orjson.dumps(body), content_type="application/json")
+        return web.Response(body=msgspec.json.encode(body), content_type="application/json")
 
     def _tenant(self, request: web.Request) -> str | None:
         own = request[CALLER].tenant.id
@@ -57,5 +66,5 @@ def _cached(cached: TenantCache) -> dict[str, object]:
     }
 
 
-def _entries(report: CacheReport, tenant: str) -> int:
-    return sum(entry.tenant == tenant for entry in report.entries)
+def _nothing(tenant: str) -> TenantCache:
+    return TenantCache(tenant=tenant, bytes={}, pinned_pages=0, evictions={}, broken_leases=0)

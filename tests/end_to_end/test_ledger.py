@@ -23,7 +23,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def leave_in_the_middle(server: Server) -> None:
     """Ask for a long stream, read a little and close."""
-    body = json.dumps({**CHAT, "max_tokens": 2000, "stream": True}).encode()
+    body = json.dumps({**CHAT, "max_tokens": 2000, "ignore_eos": True, "stream": True}).encode()
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
@@ -52,7 +52,7 @@ def test_every_request_has_a_line(serve: Serve, tmp_path: Path) -> None:
 def test_the_death_of_the_engine_loses_no_line(serve: Serve, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     server = serve("--test-mode", "--ledger", str(ledger), "--failpoint", "crash=12")
-    reply = server.post("/v1/chat/completions", {**CHAT, "max_tokens": 500})
+    reply = server.post("/v1/chat/completions", {**CHAT, "max_tokens": 500, "ignore_eos": True})
     assert reply.status == 503
     wait_for(lambda: len(lines(ledger)) == 1, 5, "a line")
     (line,) = lines(ledger)
@@ -62,7 +62,7 @@ def test_the_death_of_the_engine_loses_no_line(serve: Serve, tmp_path: Path) -> 
 def test_what_runs_at_a_stop_has_a_line_before_the_server_is_gone(serve: Serve, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     server = serve("--ledger", str(ledger), "--drain-timeout", "0.2", "--hash-step-delay", "0.01")
-    body = json.dumps({**CHAT, "max_tokens": 2000, "stream": True}).encode()
+    body = json.dumps({**CHAT, "max_tokens": 2000, "ignore_eos": True, "stream": True}).encode()
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)

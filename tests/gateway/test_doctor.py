@@ -14,21 +14,28 @@ from rich.console import Console
 
 from engine.model_store.store import LocalModel, ModelStore
 from gateway import doctor
+from gateway.config import CacheOptions
 from gateway.doctor import (
     Check,
     available_memory,
+    cache_checks,
     disk_check,
     examine,
     files_check,
     healthy,
+    host_cache_check,
+    keys_check,
     machine_checks,
     memory_check,
     model_check,
     packages_check,
+    place_check,
     port_check,
     python_check,
     render,
+    tenants_check,
 )
+from gateway.key_store import KeyStore
 
 
 def test_python() -> None:
@@ -115,6 +122,38 @@ def test_demo_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert model_check(tmp_path) == Check("demo model", "ok", f"demo in {tmp_path}")
 
 
+def test_keys(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    assert keys_check(path, named=False) == Check("keys", "ok", "none: the server answers this machine only")
+    assert keys_check(path, named=True).verdict == "warn"
+    keys = KeyStore(path)
+    keys.create("a", "a")
+    keys.create("b", "b")
+    keys.revoke("a")
+    assert keys_check(path, named=False) == Check("keys", "ok", f"1 active of 2 in {path}")
+    keys.revoke("b")
+    assert "nobody can come in" in keys_check(path, named=False).detail
+    path.write_text("{")
+    assert keys_check(path, named=False).verdict == "fail"
+
+
+def test_what_the_cache_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "available_memory", lambda: 2**30)
+    tenants = tmp_path / "tenants.yaml"
+    tenants.write_text("tenants: {a: {quota: 10%}}")
+    asked = {"tenants": tenants, "host_cache": 2**29, "cache_dir": tmp_path / "c", "ledger": tmp_path / "l"}
+    checks = cache_checks(CacheOptions(**asked))
+    assert [check.name for check in checks] == ["tenants", "host cache", "cache directory", "ledger"]
+    assert {check.verdict for check in checks} == {"ok"}
+    assert cache_checks(CacheOptions()) == []
+    assert host_cache_check(2**31, 2**30).verdict == "fail"
+    tenants.write_text("tenants: {a: {quota: 110%}}")
+    assert "tenants.a.quota" in tenants_check(tenants).detail
+    (tmp_path / "file").touch()
+    assert place_check("ledger", tmp_path / "file" / "x", 0).verdict == "fail"
+    assert place_check("ledger", tmp_path / "not" / "there", 2**60).verdict == "warn"
+
+
 def test_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -133,9 +172,9 @@ def test_open_files() -> None:
 
 def test_all_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "machine_checks", lambda: [Check("torch", "ok", "2")])
-    checks = examine(tmp_path, "127.0.0.1", 0)
+    checks = examine(tmp_path, "127.0.0.1", 0, key_store=None, caching=CacheOptions())
     assert [check.name for check in checks] == [
-        "python", "packages", "torch", "memory", "disk", "demo model", "port", "open files",
+        "python", "packages", "torch", "memory", "disk", "demo model", "keys", "port", "open files",
     ]  # fmt: skip
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(render(checks))

@@ -14,9 +14,13 @@ from cache.lease import Lease
 from engine.backlog import Rejection
 from engine.failpoints import check_failpoint
 from gateway.app import create_app
+from gateway.caching.accounting import Accounting
 from gateway.caching.ask import CacheAsk
 from gateway.caching.fields import CacheFields, CacheObjectField, PromptCacheOptions
 from gateway.caching.flush import FlushedScope
+from gateway.caching.ledger import Ledger
+from gateway.caching.ledger_file import LedgerFile
+from gateway.caching.metrics import CacheMetrics, LastingCounters, TenantMetrics
 from gateway.caching.object_fields import CreateCache
 from gateway.caching.object_view import wire as object_wire
 from gateway.caching.objects import CacheObject
@@ -192,7 +196,12 @@ def test_every_metric_is_listed_and_no_other() -> None:
     histograms = re.findall(r"`(\w+)`", text.partition("`vllm:`:")[2].partition("They are filled")[0])
     listed |= {prefix + name for prefix in ("headwater_", "vllm:") for name in histograms}
     exposed = set()
-    for family in text_string_to_metric_families(Metrics("m", FakeEngine()).render().decode()):
+    engine, accounting = FakeEngine(), Accounting()
+    metrics = Metrics("m", engine)
+    ledger = Ledger(LedgerFile(Path("ledger"), max_bytes=1, files=1), "m")
+    metrics.register(CacheMetrics("m", LastingCounters(engine), accounting, ledger))
+    metrics.register(TenantMetrics("m", accounting), by_tenant=True)
+    for family in text_string_to_metric_families(metrics.render(operator=True).decode()):
         exposed.add(family.name + ("_total" if family.type == "counter" else ""))
     assert listed == exposed
 
