@@ -73,6 +73,34 @@ def test_a_shared_system_prompt_is_computed_once(demo_server: Server, client: Op
     _agree(cold.choices[0].logprobs.content, warm.choices[0].logprobs.content)
 
 
+def test_a_breakpoint_and_a_prewarm_keep_what_agents_share(client: OpenAI) -> None:
+    """Real words, real tokens: what was cached up to the breakpoint is found by every question behind it."""
+    rules = "You are a clerk of the town library. " + "Answer kindly, briefly and in whole sentences. " * 40
+    options: Any = {"mode": "explicit", "ttl": "5m"}
+
+    def ask(question: str, **more: Any) -> Any:
+        part = {"type": "text", "text": rules, "prompt_cache_breakpoint": {"mode": "explicit"}}
+        return client.chat.completions.create(  # type: ignore[call-overload]
+            model=client.models.list().data[0].id,
+            messages=[{"role": "system", "content": [part]}, {"role": "user", "content": question}],
+            temperature=0,
+            max_tokens=8,
+            **more,
+        )
+
+    warmed = ask("?", extra_body={"prompt_cache_options": {**options, "prewarm": True}})
+    assert warmed.usage.completion_tokens == 0
+    kept = warmed.model_extra["x_cache"]["matched_tokens"] + warmed.model_extra["x_cache"]["write_tokens"]
+    assert kept > 300
+    for question in ("When do you open?", "May I eat here?"):
+        answer = ask(question, prompt_cache_options=options)
+        details = answer.usage.prompt_tokens_details
+        assert details.cached_tokens == kept
+        assert details.cache_write_tokens == 0
+        assert answer.model_extra["x_cache"]["hit_tokens"]["device"] == kept
+        assert answer.choices[0].message.content
+
+
 def _agree(cold: list[Any], warm: list[Any]) -> None:
     """Token by token; a split is allowed once, where the reference was undecided."""
     for ours, theirs in zip(cold, warm, strict=False):

@@ -56,6 +56,7 @@ async def test_but_no_longer_than_the_tenant_may(start: Start) -> None:
         (CALL, {"cache": {"bypass": "write"}}),
         (CALL, {"prompt_cache_options": {"mode": "explicit"}}),
         ("Stop here. " + CALL, {"stop": "here"}),
+        (CALL + " and here", {"stop": "here"}),
     ],
 )
 async def test_what_nobody_waits_for_is_not_leased(start: Start, text: str, body: dict[str, Any]) -> None:
