@@ -121,7 +121,7 @@ def create_app(
     objects = CacheObjects(store or MemoryStore(), namespaces.generation, most=limits.max_caches)
     openings = Openings(objects, tenants, model.id)
     contents = Contents(model, prompts, offers, limits)
-    caches = Caches(objects, contents, Prefill(desk), engine, model, tenants, limits)
+    caches = Caches(objects, contents, Prefill(desk), engine, model, tenants, accounting, limits)
     dry_runs = DryRuns(model, prompts, offers, desk, engine, namespaces, openings, limits)
     flush = Flush(objects, namespaces, engine, desk, keyring, model, limits)
     browsers = BrowserPolicy(http.cors_origins, http.host, guarded=keyring.open)
@@ -143,7 +143,7 @@ def create_app(
                 Lookup(dry_runs, limits),
                 flush,
                 Transfer(caches, contents, objects, namespaces, engine, desk, limits),
-                Stats(engine, keyring, accounting),
+                Stats(objects, engine, accounting, keyring),
             ),
             *_operations(health, metrics, Docs(VERSION)),
             *_admin(Admin(engine, desk, flush, health, limits, served.test_mode)),

@@ -7,13 +7,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 _WIDE = 1000
 _STYLES = {"active": "green", "broken": "yellow", "cold": "cyan", "expired": "red", "flushed": "red"}
 _TIERS = ("device", "host", "disk")
+MOST = 10
+"""Keys and caches that are shown."""
 
 Json = dict[str, Any]
 
@@ -27,7 +29,7 @@ def caches(found: list[Json]) -> RenderableType:
     if not found:
         return "No caches."
     table = _table(
-        "id", "name", "status", "tokens", *_TIERS, "pin", "lasts", "used", "tag", right=(3, 4, 5, 6)
+        "id", "name", "status", "tokens", *_TIERS, "hits", "pin", "lasts", "used", "tag", right=range(3, 8)
     )
     now = time.time()
     for each in found:
@@ -38,6 +40,7 @@ def caches(found: list[Json]) -> RenderableType:
             _status(each["status"]),
             count(each["tokens"]),
             *(count(tiers[tier]) for tier in _TIERS),
+            count(each["hits"]),
             "" if each["pin"] == "none" else each["pin"],
             _lasts(each["expires_at"], now),
             f"{span(now - each['last_used_at'])} ago",
@@ -93,8 +96,21 @@ def explanation(answer: Json) -> RenderableType:
 
 
 def stats(answer: Json) -> RenderableType:
-    table = _table("tenant", *_TIERS, "entries", "pinned", "evicted", "broken", right=range(1, 8))
-    for each in sorted(answer["tenants"], key=lambda each: -sum(each["bytes"].values())):
+    """Tenants by the room they take, then keys and caches by the time they save."""
+    tenants = answer["tenants"]
+    table = _table(
+        "tenant",
+        *_TIERS,
+        "entries",
+        "pinned",
+        "evicted",
+        "broken",
+        "hit",
+        "saved",
+        "missed for",
+        right=range(1, 10),
+    )
+    for each in sorted(tenants, key=lambda each: -sum(each["bytes"].values())):
         table.add_row(
             each["tenant"],
             *(size(each["bytes"][tier]) for tier in _TIERS),
@@ -102,8 +118,50 @@ def stats(answer: Json) -> RenderableType:
             count(each["pinned_pages"]),
             count(sum(each["evictions"].values())),
             count(each["broken_leases"]),
+            _share(each["usage"]),
+            duration(each["usage"]["saved_seconds"]),
+            ", ".join(
+                f"{reason} {count(n)}"
+                for reason, n in list(each["usage"]["reasons"].items())[:3]
+                if reason != "hit"
+            ),
         )
-    return table if answer["tenants"] else "Nothing is cached."
+    if not tenants:
+        return "Nothing is cached."
+    parts: list[RenderableType] = [table]
+    for title, listed in (("key", "keys"), ("cache", "objects")):
+        rows = [(tenant["tenant"], each) for tenant in tenants for each in tenant["usage"][listed]]
+        if rows:
+            parts += ["", _most(title, rows)]
+    return Group(*parts)
+
+
+def _most(title: str, rows: list[tuple[str, Json]]) -> Table:
+    table = _table(title, "tenant", "requests", "tokens", "hit", "saved", right=range(2, 6))
+    for tenant, each in sorted(rows, key=lambda row: -row[1]["saved_seconds"])[:MOST]:
+        name = each["name"] if "id" not in each else each["name"] or each["id"]
+        table.add_row(
+            name,
+            tenant,
+            count(each["requests"]),
+            count(each["prompt_tokens"]),
+            _share(each),
+            duration(each["saved_seconds"]),
+        )
+    return table
+
+
+def _share(usage: Json) -> str:
+    """Of prompt tokens, those that were found."""
+    prompt = usage["prompt_tokens"]
+    return f"{(prompt - usage['tokens']['computed']) / prompt:.0%}" if prompt else "-"
+
+
+def duration(seconds: float) -> str:
+    """A time that was measured."""
+    return (
+        f"{seconds * 1000:.0f} ms" if seconds < 10 else f"{seconds:.0f} s" if seconds < 600 else span(seconds)
+    )
 
 
 def count(number: int | None) -> str:

@@ -94,6 +94,9 @@ class Most:
         if len(self._by_name) > 2 * self._kept:
             self._sum_up()
 
+    def get(self, name: str) -> Counts:
+        return self._by_name.get(name) or Counts()
+
     def most(self) -> list[tuple[str, Counts]]:
         """By requests, the most first."""
         return sorted(self._by_name.items(), key=lambda item: (-item[1].requests, item[0]))
@@ -143,6 +146,11 @@ class Accounting:
         if tenant is not None:
             return [_stats(tenant, self._tenants.get(tenant) or _Tenant())]
         return [_stats(name, held) for name, held in sorted(self._tenants.items())]
+
+    def of_object(self, tenant: str, object_id: str) -> Usage:
+        """Of the requests that named a cache object: zeros if it is not told apart (any more)."""
+        held = self._tenants.get(tenant)
+        return _usage(Counts() if held is None else held.objects.get(object_id))
 
     def totals(self) -> list[tuple[str, Counts]]:
         """By tenant."""

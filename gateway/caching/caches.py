@@ -26,6 +26,7 @@ from ..generation import Usage
 from ..model import TextModel
 from ..openai.fields import parse
 from ..tenants import Tenants
+from .accounting import Accounting
 from .content import Contents
 from .object_fields import ChangeCache, CreateCache, MoveCache, NewCache, read_page
 from .object_view import wire
@@ -44,6 +45,7 @@ class Caches:
     engine: EngineClient
     model: TextModel
     tenants: Tenants
+    accounting: Accounting
     limits: Limits
 
     async def create(self, request: web.Request) -> web.Response:
@@ -80,11 +82,12 @@ class Caches:
         """Those that can be used."""
         page = read_page(dict(request.query))
         tenant = request[CALLER].tenant.id
-        now = self.objects.clock()
         found = [
             each
             for each in await self.objects.all(tenant)
-            if each.ending(now) is None and page.name in (None, each.name) and page.tag in (None, each.tag)
+            if each.ending(self.objects.clock()) is None
+            and page.name in (None, each.name)
+            and page.tag in (None, each.tag)
         ]
         if page.order == "desc":
             found.reverse()
@@ -96,7 +99,7 @@ class Caches:
             begin = ids.index(page.after) + 1
         shown = found[begin : begin + page.limit]
         entries = await self._entries(tenant)
-        data = [wire(each, (entries or {}).get(each.id), now, asked=entries is not None) for each in shown]
+        data = [self._wire(each, (entries or {}).get(each.id), asked=entries is not None) for each in shown]
         return _json(
             {
                 "object": "list",
@@ -178,14 +181,13 @@ class Caches:
             raise
 
     async def answer(self, found: CacheObject, usage: Usage | None = None) -> web.Response:
-        now = self.objects.clock()
         entry, asked = None, True
-        if found.ending(now) is None:
+        if found.ending(self.objects.clock()) is None:
             try:
                 entry = (await self.engine.entry(found.id)).entry
             except EngineUnavailable:
                 asked = False
-        body = wire(found, entry, now, asked=asked)
+        body = self._wire(found, entry, asked=asked)
         return _json(body if usage is None else {**body, "usage": usage.wire()})
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -201,7 +203,11 @@ class Caches:
             raise ApiError(
                 409, f"Nothing of '{found.id}' is cached: warm it first.", param="id", code="cache_cold"
             )
-        return _json(wire(found, report.entry, self.objects.clock()))
+        return _json(self._wire(found, report.entry))
+
+    def _wire(self, found: CacheObject, entry: EntryState | None, *, asked: bool = True) -> dict[str, object]:
+        saved = self.accounting.of_object(found.tenant, found.id).saved_seconds
+        return wire(found, entry, self.objects.clock(), saved=saved, asked=asked)
 
     async def _entries(self, tenant: str) -> dict[str, EntryState] | None:
         """By id; None if the engine cannot be asked."""

@@ -30,9 +30,9 @@ def status_of(found: CacheObject, entry: EntryState | None, now: float) -> Statu
 
 
 def wire(
-    found: CacheObject, entry: EntryState | None, now: float, *, asked: bool = True
+    found: CacheObject, entry: EntryState | None, now: float, *, saved: float, asked: bool = True
 ) -> dict[str, object]:
-    """`asked` is False where the engine could not be: then tiers and hits are null rather than 0."""
+    """`saved` are seconds. `asked` is False where the engine could not be: then tiers and hits are null rather than 0."""
     ended = found.ending(now) is not None
     known = entry if not ended else None
     status = status_of(found, entry, now) if asked or ended else "unknown"
@@ -54,6 +54,8 @@ def wire(
         "status": status,
         "cause": _cause(known, status),
         "tiers": None if status == "unknown" else _tiers(known),
+        "hits": None if status == "unknown" else 0 if known is None else known.hits,
+        "saved_ms": round(saved * 1000, 3),
     }
 
 

@@ -1,10 +1,13 @@
-"""GET /v1/caches/stats: what of the cache is whose, and what became of it."""
+"""GET /v1/caches/stats: what of the cache is whose, what became of it, and what it was good for."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
+import orjson
 from aiohttp import web
 
 from cache.lease import TIERS
@@ -14,34 +17,37 @@ from engine.request import TenantCache
 from ..auth import Access, Keyring
 from ..caller import CALLER
 from ..errors import InvalidRequest
-from .accounting import Accounting
+from .accounting import Accounting, Named, TenantStats
+from .objects import CacheObjects
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
     """Of the caller's own tenant; the admin may ask for another's by `?tenant=`, or for all by `?all=true`."""
 
+    objects: CacheObjects
     engine: EngineClient
-    keyring: Keyring
     accounting: Accounting
+    keyring: Keyring
 
     async def handle(self, request: web.Request) -> web.Response:
         tenant = self._tenant(request)
         report = await self.engine.cache_report(tenant)
         cached = {each.tenant: each for each in report.tenants}
-        used = {each.tenant for each in self.accounting.stats(tenant)}
-        body = {
-            "object": "cache.stats",
-            "tenants": [
+        counted = {each.tenant: each for each in self.accounting.stats(tenant)}
+        data = []
+        for name in sorted(cached.keys() | counted.keys()):
+            entries = sum(entry.tenant == name for entry in report.entries)
+            counts = counted.get(name) or self.accounting.stats(name)[0]
+            data.append(
                 {
-                    **_cached(cached.get(name) or _nothing(name)),
-                    "entries": sum(entry.tenant == name for entry in report.entries),
-                    "usage": self.accounting.stats(name)[0],
+                    **_cached(cached.get(name), name),
+                    "entries": entries,
+                    "usage": _usage(counts, await self._names(counts)),
                 }
-                for name in sorted(used | cached.keys())
-            ],
-        }
-        return web.Response(body=msgspec.json.encode(body), content_type="application/json")
+            )
+        body = {"object": "cache.stats", "tenants": data}
+        return web.Response(body=orjson.dumps(body), content_type="application/json")
 
     def _tenant(self, request: web.Request) -> str | None:
         own = request[CALLER].tenant.id
@@ -49,16 +55,26 @@ class Stats:
             raise InvalidRequest(
                 f"Unknown parameter: '{name[:100]}'.", param=name[:100], code="unknown_parameter"
             )
-        everybody = request.query.get("all") == "true"
+        everybody = request.query.get("all", "false")
+        if everybody not in ("true", "false"):
+            raise InvalidRequest("Invalid 'all': expected 'true' or 'false'.", param="all")
         tenant = request.query.get("tenant", own)
-        if everybody or tenant != own:
+        if everybody == "true" or tenant != own:
             self.keyring.authorise(Access.ADMIN, request.headers, request.remote)
-        return None if everybody else tenant
+        return None if everybody == "true" else tenant
+
+    async def _names(self, counts: TenantStats) -> dict[str, str | None]:
+        """Of the tenant's objects, by id."""
+        if not counts.objects:
+            return {}
+        return {each.id: each.name for each in await self.objects.all(counts.tenant)}
 
 
-def _cached(cached: TenantCache) -> dict[str, object]:
+def _cached(cached: TenantCache | None, tenant: str) -> dict[str, object]:
+    if cached is None:
+        cached = TenantCache(tenant=tenant, bytes={}, pinned_pages=0, evictions={}, broken_leases=0)
     return {
-        "tenant": cached.tenant,
+        "tenant": tenant,
         "bytes": {tier: cached.bytes.get(tier, 0) for tier in TIERS},
         "pinned_pages": cached.pinned_pages,
         "evictions": cached.evictions,
@@ -66,5 +82,12 @@ def _cached(cached: TenantCache) -> dict[str, object]:
     }
 
 
-def _nothing(tenant: str) -> TenantCache:
-    return TenantCache(tenant=tenant, bytes={}, pinned_pages=0, evictions={}, broken_leases=0)
+def _usage(counts: TenantStats, names: Mapping[str, str | None]) -> dict[str, Any]:
+    usage: dict[str, Any] = msgspec.to_builtins(counts)
+    del usage["tenant"]
+    return {**usage, "objects": [_of_object(each, names) for each in counts.objects]}
+
+
+def _of_object(usage: Named, names: Mapping[str, str | None]) -> dict[str, Any]:
+    counted: dict[str, Any] = msgspec.to_builtins(usage)
+    return {"id": counted.pop("name"), "name": names.get(usage.name), **counted}

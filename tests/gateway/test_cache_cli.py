@@ -63,13 +63,14 @@ async def test_lists(gateway: Gateway) -> None:
         "device",
         "host",
         "disk",
+        "hits",
         "pin",
         "lasts",
         "used",
         "tag",
     ]
-    assert lines[1].split()[:9] == [second, "broken", "18", "3", "0", "0", "soft", "until", "deleted"]
-    assert lines[2].split()[:8] == [first, "first", "active", "18", "18", "0", "0", "30m"]
+    assert lines[1].split()[:10] == [second, "broken", "18", "3", "0", "0", "0", "soft", "until", "deleted"]
+    assert lines[2].split()[:9] == [first, "first", "active", "18", "18", "0", "0", "0", "30m"]
     assert (await run(gateway, "ls", "--tag", "a")).splitlines()[1].startswith(first)
     assert [each["id"] for each in json.loads(await run(gateway, "ls", "--json"))] == [second, first]
 
@@ -164,7 +165,6 @@ async def test_files(gateway: Gateway, tmp_path: Path) -> None:
 
 
 async def test_top(gateway: Gateway) -> None:
-    assert await run(gateway, "top") == "Nothing is cached.\n"
     gateway.engine.tenants = (
         TenantCache(
             tenant="local",
@@ -174,8 +174,20 @@ async def test_top(gateway: Gateway) -> None:
             broken_leases=2,
         ),
     )
-    lines = (await run(gateway, "top")).splitlines()
-    assert lines[1].split() == ["local", "3.0", "MiB", "0", "B", "1.5", "KiB", "0", "4", "1,234", "2"]
+    made = await make(gateway, name="kind")
+    gateway.engine.cached_tokens = 5
+    await gateway.post(
+        "/v1/completions",
+        {"model": MODEL, "prompt": "0123456789", "prompt_cache_key": "agent 7", "max_tokens": 1},
+    )
+    await gateway.at_rest()
+    lines = [line.split() for line in (await run(gateway, "top")).splitlines()]
+    assert lines[1][:11] == ["local", "3.0", "MiB", "0", "B", "1.5", "KiB", "1", "4", "1,234", "2"]
+    assert lines[1][11] == "18%"  # 5 of 28 tokens
+    assert lines[4] == ["agent", "7", "local", "1", "10", "50%", "0", "ms"]
+    assert lines[7] == ["kind", "local", "1", "18", "0%", "0", "ms"]
+    listed = json.loads(await run(gateway, "top", "--json"))["tenants"][0]["usage"]["objects"]
+    assert [(each["id"], each["name"]) for each in listed] == [(made, "kind")]
 
 
 async def test_what_the_server_refuses_is_one_line(start: Start) -> None:

@@ -77,6 +77,8 @@ async def test_a_cache_is_a_prompt_in_the_cache(gateway: Gateway) -> None:
         "status": "active",
         "cause": None,
         "tiers": {"device": len(request.prompt), "host": 0, "disk": 0},
+        "hits": 0,
+        "saved_ms": 0.0,
         "usage": {
             "prompt_tokens": len(request.prompt),
             "completion_tokens": 0,
