@@ -53,7 +53,7 @@ class BrowserPolicy:
         return web.Response(
             status=204,
             headers={
-                "Access-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS",
+                "Access-Control-Allow-Methods": "GET, POST, PATCH, DELETE, OPTIONS",
                 # a wildcard would not cover Authorization, and client libraries add headers of their own
                 "Access-Control-Allow-Headers": asked
                 if _HEADER_NAMES.fullmatch(asked)

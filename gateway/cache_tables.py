@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ def caches(found: list[Json]) -> RenderableType:
         tiers = each["tiers"] or dict.fromkeys(_TIERS)
         table.add_row(
             each["id"],
-            each["name"] or "",
+            _plain(each["name"] or ""),
             _status(each["status"]),
             count(each["tokens"]),
             *(count(tiers[tier]) for tier in _TIERS),
@@ -44,7 +45,7 @@ def caches(found: list[Json]) -> RenderableType:
             "" if each["pin"] == "none" else each["pin"],
             _lasts(each["expires_at"], now),
             f"{span(now - each['last_used_at'])} ago",
-            each["tag"] or "",
+            _plain(each["tag"] or ""),
         )
     return table
 
@@ -89,10 +90,35 @@ def exported(answer: Json) -> RenderableType:
 
 
 def explanation(answer: Json) -> RenderableType:
-    """Whatever there is to say, the reason first; what is nested is named by its path."""
-    return _lines(
-        {name: value for name, value in _flat(answer) if name != "object" and value not in (None, "")}
+    """The reason and its sentence, how much was found, and where the prompts part: both sides of the place."""
+    lines: Json = {"reason": answer["reason"], "": answer["summary"]}
+    if answer["baseline_id"] is not None:
+        lines["compared with"] = f"{answer['baseline_id']} ({answer['baseline']})"
+    lines["cached"] = (
+        f"{count(answer['hit_tokens'])} of {_by_tier(answer['prompt_tokens'], answer['hit_tokens_by_tier'])}"
     )
+    if (place := answer["first_divergence"]) is not None:
+        lines["parts at"] = _place(place)
+        lines["was"] = _shown(place["expected_preview"])
+        lines["is"] = _shown(place["got_preview"])
+    elif (end := answer["cached_until"]) is not None:
+        lines["cached until"] = f"token {count(end['token'])}, before {_shown(end['preview'])}"
+    return _lines(lines)
+
+
+def _place(place: Json) -> str:
+    words = [place["segment"]]
+    if place["message"] is not None:
+        role = f" ({place['role']})" if place["role"] else ""
+        words.append(f"message {place['message']}{role}")
+    if place["part"] is not None:
+        words.append(f"part {place['part']}")
+    return ", ".join([*words, f"character {place['char']}", f"token {place['token']}"])
+
+
+def _shown(text: str) -> str:
+    """A piece of a prompt in one line."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def stats(answer: Json) -> RenderableType:
@@ -112,7 +138,7 @@ def stats(answer: Json) -> RenderableType:
     )
     for each in sorted(tenants, key=lambda each: -sum(each["bytes"].values())):
         table.add_row(
-            each["tenant"],
+            _plain(each["tenant"]),
             *(size(each["bytes"][tier]) for tier in _TIERS),
             count(each["entries"]),
             count(each["pinned_pages"]),
@@ -141,8 +167,8 @@ def _most(title: str, rows: list[tuple[str, Json]]) -> Table:
     for tenant, each in sorted(rows, key=lambda row: -row[1]["saved_seconds"])[:MOST]:
         name = each["name"] if "id" not in each else each["name"] or each["id"]
         table.add_row(
-            name,
-            tenant,
+            _plain(name),
+            _plain(tenant),
             count(each["requests"]),
             count(each["prompt_tokens"]),
             _share(each),
@@ -212,23 +238,17 @@ def _status(status: str) -> Text:
     return Text(status, style=_STYLES.get(status, ""))
 
 
-def _flat(value: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
-    flat: list[tuple[str, Any]] = []
-    for name, item in value.items():
-        here = f"{path}{name}".replace("_", " ")
-        if isinstance(item, dict):
-            flat += _flat(item, f"{here}: ")
-        else:
-            flat.append((here, item))
-    return flat
+def _plain(text: str) -> Text:
+    """What a client wrote, as it is: neither markup of ours nor a control character of the terminal's."""
+    return Text("".join([c if c.isprintable() else f"\\u{ord(c):04x}" for c in text]))
 
 
-def _lines(lines: Mapping[str, Any]) -> Table:
+def _lines(lines: Mapping[str, str]) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in lines.items():
-        table.add_row(name, Text(value if isinstance(value, str) else str(value)))
+        table.add_row(name, _plain(value))
     return table
 
 

@@ -16,7 +16,7 @@ from cache.lease import FlushScope, Lease
 from engine.request import LookUpReport, TenantCache
 from gateway.__main__ import cli
 from gateway.api_client import ApiError
-from gateway.cache_tables import size, span
+from gateway.cache_tables import explanation, size, span, write
 from tests.gateway.live import MODEL, Gateway, Start
 
 
@@ -73,6 +73,13 @@ async def test_lists(gateway: Gateway) -> None:
     assert lines[2].split()[:9] == [first, "first", "active", "18", "18", "0", "0", "0", "30m"]
     assert (await run(gateway, "ls", "--tag", "a")).splitlines()[1].startswith(first)
     assert [each["id"] for each in json.loads(await run(gateway, "ls", "--json"))] == [second, first]
+
+
+async def test_what_clients_wrote_is_neither_markup_nor_an_escape(gateway: Gateway) -> None:
+    await make(gateway, name="[red]\x1b[2J", tag="\x9b[/red]")
+    shown = await run(gateway, "ls")
+    assert r"[red]\u001b[2J" in shown
+    assert r"\u009b[/red]" in shown
 
 
 async def test_lists_of_many_pages(start: Start) -> None:
@@ -188,6 +195,56 @@ async def test_top(gateway: Gateway) -> None:
     assert lines[7] == ["kind", "local", "1", "18", "0%", "0", "ms"]
     listed = json.loads(await run(gateway, "top", "--json"))["tenants"][0]["usage"]["objects"]
     assert [(each["id"], each["name"]) for each in listed] == [(made, "kind")]
+
+
+EXPLAINED: dict[str, Any] = {
+    "object": "cache.explanation",
+    "response_id": "chatcmpl-2",
+    "baseline_id": "chatcmpl-1",
+    "baseline": "chosen",
+    "reason": "system_changed",
+    "summary": "Message 0 (system) differs from character 12 on.",
+    "prompt_tokens": 2000,
+    "hit_tokens": 16,
+    "hit_tokens_by_tier": {"device": 16, "host": 0, "disk": 0},
+    "cached_until": {"token": 16, "message": 0, "char": 40, "preview": "x"},
+    "first_divergence": {
+        "segment": "system",
+        "message": 0,
+        "role": "system",
+        "part": None,
+        "token": 17,
+        "char": 12,
+        "expected_preview": 'It is\n"Monday"',
+        "got_preview": "It is \x1b[31mTuesday",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "last"),
+    [
+        (
+            {},
+            [
+                "parts at       system, message 0 (system), character 12, token 17",
+                r'was            "It is\n\"Monday\""',
+                r'is             "It is \u001b[31mTuesday"',
+            ],
+        ),
+        ({"first_divergence": None}, ['cached until   token 16, before "x"']),
+        ({"first_divergence": None, "cached_until": None}, []),
+    ],
+)
+def test_explains(capsys: pytest.CaptureFixture[str], changes: dict[str, Any], last: list[str]) -> None:
+    write(explanation({**EXPLAINED, **changes}))
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "reason         system_changed",
+        "               Message 0 (system) differs from character 12 on.",
+        "compared with  chatcmpl-1 (chosen)",
+        "cached         16 of 2,000 (device 16)",
+        *last,
+    ]
 
 
 async def test_what_the_server_refuses_is_one_line(start: Start) -> None:
