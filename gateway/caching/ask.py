@@ -91,12 +91,13 @@ class CacheAsk:
         if self.lease is None:
             return ()
         entries: dict[str, EntrySpec] = {}
+        ids = memoryview(array("I", prompt))
         for mark in marks:
             lease = (
                 self.lease if mark.ttl is None else structs.replace(self.lease, ttl=self._bounded(mark.ttl))
             )
             if mark.tokens:
-                entry_id = entry_name(namespace, prompt[: mark.tokens], lease)
+                entry_id = entry_name(namespace, ids[: mark.tokens], lease)
                 entries[entry_id] = EntrySpec(entry_id=entry_id, tokens=mark.tokens, lease=lease)
         return tuple(entries.values())
 
@@ -155,11 +156,11 @@ def read_ask(fields: CacheFields, policy: TenantPolicy, *, breakpoints: int = 0)
     return ask
 
 
-def entry_name(namespace: bytes, prefix: Sequence[int], lease: Lease) -> str:
+def entry_name(namespace: bytes, prefix: memoryview, lease: Lease) -> str:
     """The same for the same prefix with the same lease, so that asking again renews an entry; nobody outside the namespace
     can tell what it stands for."""
     terms = f"{lease.ttl:g} {lease.pin} {lease.priority} {lease.tag}".encode()
-    spelled = len(terms).to_bytes(4, "little") + terms + array("I", prefix).tobytes()
+    spelled = len(terms).to_bytes(4, "little") + terms + prefix.tobytes()
     return f"entry_{hmac.digest(namespace, spelled, 'sha256')[:16].hex()}"
 
 
