@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from .caching.explain import ExplainRequest
 from .caching.flush import FlushRequest
 from .caching.object_fields import ChangeCache, CreateCache, MoveCache
 from .openai.chat import ChatRequest
@@ -51,6 +52,13 @@ OPERATIONS = (
     Operation("POST", "/v1/caches/{id}/export", "Download it."),
     Operation("POST", "/v1/caches/import", "Upload one; the body is the file."),
     Operation("POST", "/v1/caches/lookup", "What a chat or completions request would find. Changes nothing."),
+    Operation(
+        "POST",
+        "/v1/caches/explain",
+        "Why a request's prompt was cached as far as it was, and where it parts from an earlier one.",
+        ExplainRequest,
+    ),
+    Operation("GET", "/v1/caches/explain", "The same, with response_id and baseline_id in the query."),
     Operation("POST", "/v1/caches/flush", "Let nobody find these pages again.", FlushRequest),
     Operation("GET", "/v1/caches/stats", "What of the cache is whose, and what became of it."),
     Operation("GET", "/health/live", "The process answers. Needs no key."),

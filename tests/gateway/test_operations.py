@@ -212,9 +212,12 @@ async def test_docs_describe_what_is_routed_and_load_nothing(gateway: Gateway) -
     routed = {
         (route.method, route.resource.canonical)
         for route in gateway.app.router.routes()
-        if route.resource is not None
+        if route.resource is not None and route.method != "HEAD"
     }
-    assert {(operation.method, operation.path) for operation in OPERATIONS} <= routed
+    same_below_v1 = {("POST", "/tokenize"), ("POST", "/detokenize")}
+    themselves = {("GET", "/docs"), ("GET", "/openapi.json")}
+    described = {(operation.method, operation.path) for operation in OPERATIONS}
+    assert described == routed - same_below_v1 - themselves
     for reference in re.findall(r"#/components/schemas/(\w+)", str(document)):
         assert reference in document["components"]["schemas"]
     async with gateway.client.get(gateway.url + "/docs") as response:
