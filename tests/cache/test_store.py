@@ -195,6 +195,18 @@ async def test_what_the_disk_refuses_is_an_error_and_changes_nothing(
         assert names_in(tmp_path) == ["@x"]
 
 
+async def test_a_record_is_replaced_and_never_written_over(tmp_path: Path) -> None:
+    """Nobody, whenever he dies, finds half of it: the new file is whole before it has the name."""
+    async with opened("files", tmp_path, ManualClock(1.0)) as store:
+        await store.put("k", "t", "x", b"1")
+        file = tmp_path / "records/@k/@t/@x"
+        with await asyncio.to_thread(file.open, "rb") as before:
+            old = before.read()
+            await store.put("k", "t", "x", b"2")
+            before.seek(0)
+            assert before.read() == old
+
+
 async def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
     async with opened("files", tmp_path, ManualClock(1.0)) as store:
         with pytest.raises(StoreError, match="too long"):
