@@ -129,8 +129,6 @@ class Tenants:
                     f"tenants: {name!r} is no name: letters, digits and ._@-, up to 64, in quotes if all are digits"
                 )
         default = _entry("default", content.get("default"))
-        if default.floor:
-            raise ValueError("default.floor: only a tenant that is named can be promised a floor")
         entries = {name: _entry(f"tenants.{name}", entry) for name, entry in named.items()}
         tenants = cls(
             limits={name: _limits(f"tenants.{name}", entry, default) for name, entry in entries.items()},
@@ -142,14 +140,15 @@ class Tenants:
         return tenants
 
     def check_sums(self) -> None:
-        """Raises ValueError where floors and pins would leave nothing to compute with, or to those without a name."""
+        """Raises ValueError where floors and pins of the named would leave nothing to compute with. The engine, which knows
+        its pages, asks for room for one sequence of full length; tenants without a name get what is left."""
         taken = {name: max(limits.floor, limits.pins) for name, limits in self.limits.items()}
-        total = sum(taken.values()) + self.others.pins
+        total = sum(taken.values())
         if total >= 1:
-            parts = [f"{name} {share:.0%}" for name, share in taken.items()]
+            parts = ", ".join(f"{name} {share:.0%}" for name, share in taken.items())
             raise ValueError(
                 f"tenants: floors and pins (where none is said: {self.others.pins:.0%}) add up to {total:.0%} and have to "
-                f"stay below 100%: {', '.join([*parts, f'all others {self.others.pins:.0%}'])}"
+                f"stay below 100%: {parts}"
             )
 
 
@@ -171,6 +170,7 @@ def _mapping(value: object, where: str, known: tuple[str, ...] | None = None) ->
 
 
 _ENTRY = TypeAdapter(_Entry)
+_SHARES = tuple(TenantLimits.__struct_fields__)
 
 
 def _entry(where: str, value: object) -> _Entry:
@@ -186,15 +186,12 @@ def _entry(where: str, value: object) -> _Entry:
 
 
 def _limits(where: str, entry: _Entry, default: _Entry) -> TenantLimits:
-    said = {**default.said("quota", "pins"), **entry.said("quota", "floor", "pins")}
-    limits = TenantLimits(**said)
-    if limits.floor > limits.quota:
-        raise ValueError(f"{where}.floor: {limits.floor:.0%} is more than the quota of {limits.quota:.0%}")
-    if limits.pins > limits.quota:
-        if entry.pins is not None:
-            raise ValueError(f"{where}.pins: {limits.pins:.0%} is more than the quota of {limits.quota:.0%}")
-        return TenantLimits(quota=limits.quota, floor=limits.floor, pins=limits.quota)
-    return limits
+    limits = TenantLimits(**{**default.said(*_SHARES), **entry.said(*_SHARES)})
+    for name, share in (("floor", limits.floor), ("pins", limits.pins)):
+        if share > limits.quota and getattr(entry, name) is not None:
+            raise ValueError(f"{where}.{name}: {share:.0%} is more than the quota of {limits.quota:.0%}")
+    quota = limits.quota  # bounds what is inherited
+    return TenantLimits(quota=quota, floor=min(limits.floor, quota), pins=min(limits.pins, quota))
 
 
 def _policy(where: str, entry: _Entry, default: _Entry) -> TenantPolicy:

@@ -197,6 +197,26 @@ def test_another_tenants_object_does_not_exist(town: Town) -> None:
     assert real not in str(listed.body)
 
 
+def test_another_tenants_response_cannot_be_explained(town: Town) -> None:
+    """Nor be compared with: both are answered like a response that nobody ever had."""
+    text = town.text()
+    theirs = town.ask("alice", text).json()["id"]
+    own = town.ask("eve", text).json()["id"]
+    never = theirs[:-4] + ("0000" if theirs[-4:] != "0000" else "1111")
+
+    def answer(who: str, query: str) -> tuple[int, bytes]:
+        reply = town.server.get(f"/v1/caches/explain?{query}", key=town.keys[who])
+        return reply.status, reply.body.replace(theirs.encode(), b"ID").replace(never.encode(), b"ID")
+
+    for query in ("response_id={}", f"response_id={own}&baseline_id={{}}"):
+        assert answer("eve", query.format(theirs)) == answer("eve", query.format(never)), query
+    assert answer("bob", f"response_id={theirs}")[0] == 200
+    status, said = answer("eve", f"response_id={own}")
+    assert status == 200
+    assert theirs.encode() not in said
+    assert b"evicted" not in said
+
+
 def test_statistics_and_metrics_name_nobody_else(town: Town) -> None:
     label = f"label-{random.Random(5).random()}"
     town.ask("alice", town.text(), prompt_cache_key=label)

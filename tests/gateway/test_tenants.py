@@ -62,9 +62,9 @@ def test_an_empty_file_says_nothing(text: str) -> None:
         ("tenants: {a: {default_ttl: 2h, max_ttl: 1h}}", "tenants.a.default_ttl: 7200 s is more than max_ttl, 3600 s"),
         ("tenants: {a: {quota: 10%, floor: 20%}}", "tenants.a.floor: 20% is more than the quota of 10%"),
         ("tenants: {a: {quota: 10%, pins: 20%}}", "tenants.a.pins: 20% is more than the quota of 10%"),
-        ("default: {floor: 1%}", "default.floor: only a tenant that is named can be promised a floor"),
-        ("tenants: {a: {floor: 50%}, b: {floor: 30%}}", "add up to 100% and have to stay below 100%: a 50%, b 30%, all others 20%"),
-        ("tenants: {a: {pins: 60%}, b: {floor: 30%}}", "a 60%, b 30%, all others 20%"),
+        ("default: {quota: 1%, floor: 2%}", "default.floor: 2% is more than the quota of 1%"),
+        ("tenants: {a: {floor: 50%}, b: {floor: 50%}}", "add up to 100% and have to stay below 100%: a 50%, b 50%"),
+        ("tenants: {a: {pins: 80%}, b: {floor: 10%}}", "pins (where none is said: 20%) add up to 100% and have to stay below 100%: a 80%, b 20%"),
         ("tenants: {a: {quota: [", "not YAML: "),
     ],
 )  # fmt: skip
@@ -77,6 +77,12 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, complaint: s
     assert said.startswith(f"{file}: ")
     assert complaint in said
     assert "\n" not in said
+
+
+def test_what_is_inherited_is_bounded_by_the_quota() -> None:
+    tenants = Tenants.parse("default: {floor: 10%, pins: 30%}\ntenants: {a: {quota: 5%}, b: {}}")
+    assert tenants.limits["a"] == TenantLimits(quota=0.05, floor=0.05, pins=0.05)
+    assert tenants.limits["b"] == tenants.others == TenantLimits(floor=0.1, pins=0.3)
 
 
 def test_pins_and_a_floor_of_one_tenant_are_the_same_pages() -> None:
