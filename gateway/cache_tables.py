@@ -22,8 +22,10 @@ Json = dict[str, Any]
 
 
 def write(rendered: object) -> None:
-    width = None if sys.stdout.isatty() else _WIDE  # a pipe has no margin
-    Console(highlight=False, width=width).print(rendered, soft_wrap=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)  # a pipe has no margin
+    with console.capture() as capture:
+        console.print(rendered)
+    print("\n".join([line.rstrip(" ") for line in capture.get().splitlines()]))
 
 
 def caches(found: list[Json]) -> RenderableType:

@@ -111,6 +111,8 @@ class FakeEngine:
         self.keeps_entries = True
         self.exports: int | None = None
         """Tokens of a prompt that are exported; None: all."""
+        self.export_padding = 0
+        """Bytes behind the pages."""
         self.imported: list[ImportPages] = []
         self.entry_error: tuple[FailureKind, str] | None = None
         """What changes and moves of entries are refused with."""
@@ -265,7 +267,7 @@ class FakeEngine:
     ) -> TransferReport:
         self._check_ready()
         tokens = len(prompt) if self.exports is None else self.exports
-        pages = pages_of(prompt[:tokens])
+        pages = pages_of(prompt[:tokens]) + bytes(self.export_padding)
         await asyncio.to_thread(Path(path).write_bytes, pages)
         return TransferReport(query_id=0, tokens=tokens, bytes=len(pages))
 

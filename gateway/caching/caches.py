@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -98,7 +98,7 @@ class Caches:
                 raise not_found(page.after, "after")
             begin = ids.index(page.after) + 1
         shown = found[begin : begin + page.limit]
-        entries = await self._entries(tenant)
+        entries = await self._entries(shown)
         data = [self._wire(each, (entries or {}).get(each.id), asked=entries is not None) for each in shown]
         return _json(
             {
@@ -209,13 +209,13 @@ class Caches:
         saved = self.accounting.of_object(found.tenant, found.id).saved_seconds
         return wire(found, entry, self.objects.clock(), saved=saved, asked=asked)
 
-    async def _entries(self, tenant: str) -> dict[str, EntryState] | None:
+    async def _entries(self, shown: Sequence[CacheObject]) -> dict[str, EntryState] | None:
         """By id; None if the engine cannot be asked."""
         try:
-            report = await self.engine.cache_report(tenant)
+            reports = await asyncio.gather(*[self.engine.entry(each.id) for each in shown])
         except EngineUnavailable:
             return None
-        return {entry.entry_id: entry for entry in report.entries}
+        return {report.entry.entry_id: report.entry for report in reports if report.entry is not None}
 
 
 def _renewed(found: CacheObject, made: CacheObject) -> CacheObject:

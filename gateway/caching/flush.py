@@ -72,7 +72,7 @@ class Flush:
 
     async def everything(self) -> FlushReport:
         """All pages of all tenants, and all objects."""
-        for tenant in tuple(self.objects.tenants):
+        for tenant in await self.objects.owners():
             await self.namespaces.flush(tenant)
             self.objects.flushed(tenant)
         return await self.engine.flush_cache(FlushScope())
@@ -92,7 +92,7 @@ class Flush:
     async def _part(self, asked: FlushRequest, tenant: str | None, scope: FlushScope) -> FlushReport:
         report = await self.engine.flush_cache(scope)
         if scope.tiers == TIERS:
-            for owner in tuple(self.objects.tenants) if tenant is None else (tenant,):
+            for owner in await self.objects.owners() if tenant is None else (tenant,):
                 for each in await self.objects.all(owner):
                     if self._fits(each, asked.scope):
                         await self.objects.end(each, "flushed")

@@ -26,6 +26,9 @@ from ..errors import ApiError
 OBJECTS = "cache-objects"
 CONTENTS = "cache-contents"
 """Kinds of records in the store, both by tenant and id."""
+OWNERS = "cache-owners"
+_SERVER = ""
+"""One record for each tenant that has objects, the server's own."""
 
 GONE_FOR = 24 * 3600.0
 """Seconds for which an object that has ended still answers 410 and says why, rather than 404."""
@@ -117,8 +120,8 @@ class CacheObjects:
         """`generation` is that of a tenant's namespaces now."""
         self.clock = clock
         self.generation = generation
-        self.tenants: set[str] = set()
-        """Those that this process has seen objects of."""
+        self._owners: set[str] = set()
+        """Tenants that are written down to have objects."""
         self._store = store
         self._most = most
         self._used: dict[tuple[str, str], float] = {}
@@ -170,6 +173,10 @@ class CacheObjects:
         found = [self._decode(record) for record in await self._store.list(OBJECTS, tenant)]
         return sorted(found, key=lambda each: (each.created_at, each.id))
 
+    async def owners(self) -> list[str]:
+        """All tenants that ever had an object."""
+        return [record.name for record in await self._store.list(OWNERS, _SERVER)]
+
     async def named(self, tenant: str, name: str) -> CacheObject | None:
         """The one object of this name that can be used."""
         now = self.clock()
@@ -200,6 +207,9 @@ class CacheObjects:
 
     async def keep(self, made: CacheObject, held: Held) -> None:
         """Store a new object, or an old one made anew. The content first: an object without one would be a lie."""
+        if made.tenant not in self._owners:
+            await self._store.put(OWNERS, _SERVER, made.tenant, b"")
+            self._owners.add(made.tenant)
         await self._put(await self._with_content(made, held))
 
     async def change(
@@ -267,7 +277,6 @@ class CacheObjects:
 
     def _decode(self, record: Record) -> CacheObject:
         found = msgspec.msgpack.decode(record.value, type=CacheObject)
-        self.tenants.add(found.tenant)
         if found.ended is None and found.generation != self.generation(found.tenant):
             return structs.replace(found, ended="flushed")
         used = self._used.get((found.tenant, found.id), 0.0)
@@ -305,7 +314,6 @@ class CacheObjects:
         return structs.replace(made, content_until=None if ttl is None else self.clock() + ttl)
 
     async def _put(self, made: CacheObject, *, expected: str | None = None) -> None:
-        self.tenants.add(made.tenant)
         await self._store.put(
             OBJECTS,
             made.tenant,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,15 +35,15 @@ class Stats:
         tenant = self._tenant(request)
         report = await self.engine.cache_report(tenant)
         cached = {each.tenant: each for each in report.tenants}
+        entries = Counter(entry.tenant for entry in report.entries)
         counted = {each.tenant: each for each in self.accounting.stats(tenant)}
         data = []
         for name in sorted(cached.keys() | counted.keys()):
-            entries = sum(entry.tenant == name for entry in report.entries)
             counts = counted.get(name) or self.accounting.stats(name)[0]
             data.append(
                 {
                     **_cached(cached.get(name), name),
-                    "entries": entries,
+                    "entries": entries[name],
                     "usage": _usage(counts, await self._names(counts)),
                 }
             )

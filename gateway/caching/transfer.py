@@ -8,6 +8,7 @@ takes, and no longer, whatever happens.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import struct
 import tempfile
@@ -148,18 +149,25 @@ class Transfer:
     async def _send(
         self, request: web.Request, found: CacheObject, opening: bytes, pages: Path
     ) -> web.StreamResponse:
-        size = (await asyncio.to_thread(pages.stat)).st_size
-        response = web.StreamResponse()
-        response.content_type = "application/octet-stream"
-        response.content_length = len(opening) + size
-        response.headers["Content-Disposition"] = f'attachment; filename="{found.id}.hwcache"'
-        await response.prepare(request)
-        await response.write(opening)
+        """Raises ConnectionError once the headers are out: a file that is cut off can only be told by its length."""
         with await asyncio.to_thread(pages.open, "rb") as file:
-            while chunk := await asyncio.to_thread(file.read, CHUNK):
-                async with asyncio.timeout(self.limits.write_timeout):
-                    await response.write(chunk)
-        await response.write_eof()
+            size = (await asyncio.to_thread(os.fstat, file.fileno())).st_size
+            response = web.StreamResponse()
+            response.content_type = "application/octet-stream"
+            response.content_length = len(opening) + size
+            response.headers["Content-Disposition"] = f'attachment; filename="{found.id}.hwcache"'
+            await response.prepare(request)
+            try:
+                chunk = opening
+                while chunk:
+                    async with asyncio.timeout(self.limits.write_timeout):
+                        await response.write(chunk)
+                    chunk = await asyncio.to_thread(file.read, CHUNK)
+                await response.write_eof()
+            except (OSError, TimeoutError) as error:
+                if request.transport is not None:
+                    request.transport.abort()
+                raise ConnectionError(f"the export of {found.id} was cut off") from error
         return response
 
     @asynccontextmanager

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import ClientError
 
 from cache.lease import Lease
 from engine.request import LookUpReport
@@ -34,6 +35,12 @@ def private_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def left_in(directory: Path) -> list[str]:
     return await asyncio.to_thread(os.listdir, directory)
+
+
+async def emptied(directory: Path) -> None:
+    async with asyncio.timeout(5):
+        while await left_in(directory):  # noqa: ASYNC110 - nobody tells when a directory is empty
+            await asyncio.sleep(0.05)
 
 
 async def export(gateway: Gateway, cache_id: str, key: str | None = None) -> bytes:
@@ -219,6 +226,26 @@ async def test_what_is_not_cached_is_not_exported(gateway: Gateway, private_tmp:
     status, answer = await gateway.post(f"/v1/caches/{made['id']}/export", {})
     assert (status, answer["error"]["code"]) == (409, "cache_cold")
     assert await left_in(private_tmp) == []
+
+
+async def test_a_reader_that_stalls_is_cut_off(start: Start, private_tmp: Path) -> None:
+    gateway = await start(limits={"write_timeout": 0.3})
+    made = await make(gateway)
+    gateway.engine.export_padding = 64 << 20
+    async with gateway.client.post(f"{gateway.url}/v1/caches/{made['id']}/export") as response:
+        assert response.status == 200
+        await emptied(private_tmp)
+        with pytest.raises(ClientError):
+            await response.read()
+
+
+async def test_a_reader_that_leaves_is_tidied_up(gateway: Gateway, private_tmp: Path) -> None:
+    made = await make(gateway)
+    gateway.engine.export_padding = 64 << 20
+    async with gateway.client.post(f"{gateway.url}/v1/caches/{made['id']}/export") as response:
+        assert await left_in(private_tmp) != []
+        response.close()
+    await emptied(private_tmp)
 
 
 def test_a_manifest_is_what_it_was() -> None:

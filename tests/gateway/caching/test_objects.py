@@ -190,6 +190,14 @@ async def test_a_flush_of_a_tenant_ends_its_objects_at_once() -> None:
     assert (await bench.status("t", mine.id), await bench.status("u", other.id)) == (410, 200)
 
 
+async def test_the_owners_of_objects_are_known_after_a_restart() -> None:
+    bench = Bench()
+    for tenant in ("t", "u", "t"):
+        await bench.keep(tenant)
+    bench.objects = bench.fresh()
+    assert await bench.objects.owners() == ["t", "u"]
+
+
 async def test_one_name_is_one_object_however_many_make_it_at_once() -> None:
     bench = Bench()
     seen: list[str | None] = []
