@@ -38,7 +38,7 @@ class Limits(_Part):
         1_000_000, ge=1, description="prompt tokens waiting before new requests get 503"
     )
     max_tenant_queued: int = Field(
-        128, ge=1, description="requests one key may have waiting before it gets 429"
+        128, ge=1, description="requests one tenant may have waiting before it gets 429"
     )
     max_caches: int = Field(1000, ge=1, description="cache objects one tenant may have")
     explain_bytes: ByteSize = Field(

@@ -54,6 +54,14 @@ MISTAKES = [
     (("hash", "--port", "70000"), 2, "port"),
     (("hash", "--failpoint", "crash=1"), 2, "failpoints need --test-mode"),
     (("hash", "--colour", "blue"), 2, "--colour"),
+    (("hash", "--key-store", "broken.yaml"), 1, "broken.yaml is no key file"),
+    (("hash", "--key-store", "open.json"), 1, "open.json has mode 666"),
+    (("hash", "--tenants", "tenants.yaml"), 1, "tenants.yaml: tenants.acme.quota: expected a share"),
+    (("hash", "--tenants", "none.yaml"), 1, "cannot read the tenants in none.yaml"),
+    (("hash", "--cache-dir", "empty.keys"), 1, "the cache directory cannot be used"),
+    (("hash", "--disk-cache", "1GiB"), 2, "disk_cache needs --cache-dir"),
+    (("hash", "--ledger", "empty.keys/ledger"), 1, "cannot write the ledger empty.keys/ledger"),
+    (("hash", "--ledger-max-bytes", "1KiB"), 2, "ledger_max_bytes"),
 ]
 
 
@@ -65,6 +73,9 @@ def attempts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Future[t
     (directory / "empty.keys").write_text("# nobody yet\n")
     (directory / "unknown.yaml").write_text("speed: high\n")
     (directory / "broken.yaml").write_text("port: [\n")
+    (directory / "tenants.yaml").write_text("tenants: {acme: {quota: lots}}\n")
+    (directory / "open.json").write_text('{"version": 1, "keys": []}')
+    (directory / "open.json").chmod(0o666)
     common = ("--offline", "--store", str(directory / "store"))
     with ThreadPoolExecutor(4) as pool:
         yield [
@@ -112,6 +123,17 @@ def test_a_temporary_directory_too_deep_for_a_socket(tmp_path: Path, monkeypatch
     assert "TMPDIR" in complaint(stderr)
     assert code == 1
     assert not list(deep.iterdir())
+
+
+def test_what_only_one_server_may_have(tmp_path: Path, serve: Serve) -> None:
+    """The second is told before it starts anything, and the first goes on."""
+    flags = ("--cache-dir", str(tmp_path / "cache"), "--ledger", str(tmp_path / "ledger"))
+    server = serve(*flags)
+    for number, said in ((0, "is in use by another server"), (2, "ledger is in use by another server")):
+        code, stderr = attempt(tmp_path, "hash", "--port", "0", *flags[number : number + 2])
+        assert said in complaint(stderr)
+        assert code == 1
+    assert server.is_ready()
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:
