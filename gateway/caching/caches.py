@@ -207,7 +207,8 @@ class Caches:
 
     def _wire(self, found: CacheObject, entry: EntryState | None, *, asked: bool = True) -> dict[str, object]:
         saved = self.accounting.of_object(found.tenant, found.id).saved_seconds
-        return wire(found, entry, self.objects.clock(), saved=saved, asked=asked)
+        page_size = 1 if self.engine.info is None else self.engine.info.page_size
+        return wire(found, entry, self.objects.clock(), page_size=page_size, saved=saved, asked=asked)
 
     async def _entries(self, shown: Sequence[CacheObject]) -> dict[str, EntryState] | None:
         """By id; None if the engine cannot be asked."""

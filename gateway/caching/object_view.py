@@ -12,12 +12,13 @@ from .lifetimes import spell_ttl
 from .objects import CacheObject
 
 Status = Literal["active", "cold", "broken", "expired", "flushed", "unknown"]
-"""All of it is cached; nothing is, since the engine was started again, say; part of it had to go before its time; it has
-ended, by time or by a flush; the engine cannot be asked."""
+"""All of it is cached, but for a last page that is not full; nothing is, since the engine was started again, say; part of
+it had to go before its time; it has ended, by time or by a flush; the engine cannot be asked."""
 
 
-def status_of(found: CacheObject, entry: EntryState | None, now: float) -> Status:
-    """How an object is, `entry` being all that the engine knows of it."""
+def status_of(found: CacheObject, entry: EntryState | None, now: float, page_size: int) -> Status:
+    """How an object is, `entry` being all that the engine knows of it. Less than a page missing is none: the last one is
+    seldom full, and only full ones go to lower tiers."""
     ending = found.ending(now)
     if ending is not None:
         return ending
@@ -26,16 +27,22 @@ def status_of(found: CacheObject, entry: EntryState | None, now: float) -> Statu
     cached = entry.device + entry.host + entry.disk
     if not cached:
         return "cold" if entry.cause is None else "broken"
-    return "active" if cached >= entry.tokens else "broken"
+    return "active" if entry.tokens - cached < page_size else "broken"
 
 
 def wire(
-    found: CacheObject, entry: EntryState | None, now: float, *, saved: float, asked: bool = True
+    found: CacheObject,
+    entry: EntryState | None,
+    now: float,
+    *,
+    page_size: int,
+    saved: float,
+    asked: bool = True,
 ) -> dict[str, object]:
     """`saved` are seconds. `asked` is False where the engine could not be: then tiers and hits are null rather than 0."""
     ended = found.ending(now) is not None
     known = entry if not ended else None
-    status = status_of(found, entry, now) if asked or ended else "unknown"
+    status = status_of(found, entry, now, page_size) if asked or ended else "unknown"
     return {
         "id": found.id,
         "object": "cache",

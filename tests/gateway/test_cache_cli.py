@@ -52,7 +52,7 @@ async def test_lists(gateway: Gateway) -> None:
     first = await make(gateway, name="first", ttl="30m", tag="a")
     second = await make(gateway, pin="soft")
     gateway.engine.entries[second] = structs.replace(
-        gateway.engine.entries[second], device=3, status="broken", cause="pressure"
+        gateway.engine.entries[second], device=1, status="broken", cause="pressure"
     )
     lines = (await run(gateway, "ls")).splitlines()
     assert lines[0].split() == [
@@ -69,7 +69,7 @@ async def test_lists(gateway: Gateway) -> None:
         "used",
         "tag",
     ]
-    assert lines[1].split()[:10] == [second, "broken", "18", "3", "0", "0", "0", "soft", "until", "deleted"]
+    assert lines[1].split()[:10] == [second, "broken", "18", "1", "0", "0", "0", "soft", "until", "deleted"]
     assert lines[2].split()[:9] == [first, "first", "active", "18", "18", "0", "0", "0", "30m"]
     assert (await run(gateway, "ls", "--tag", "a")).splitlines()[1].startswith(first)
     assert [each["id"] for each in json.loads(await run(gateway, "ls", "--json"))] == [second, first]

@@ -119,7 +119,7 @@ def test_every_field_of_a_cache_is_described_and_no_other() -> None:
         digest=b"",
         tokens=1,
     )
-    assert first_cells(of_object) == object_wire(found, None, 0.0, saved=0.0).keys()
+    assert first_cells(of_object) == object_wire(found, None, 0.0, page_size=1, saved=0.0).keys()
     assert first_cells(flushed) == names([FlushedScope])
 
 

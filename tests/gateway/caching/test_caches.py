@@ -214,6 +214,11 @@ async def test_what_the_engine_holds_is_what_is_shown(gateway: Gateway) -> None:
     assert await shown() == ("active", None, {"device": 5, "host": tokens - 9, "disk": 4})
     gateway.engine.entries[made["id"]] = structs.replace(entry, device=5, status="broken", cause="pressure")
     assert await shown() == ("broken", "pressure", {"device": 5, "host": 0, "disk": 0})
+    for missing, status in ((15, "active"), (16, "broken")):
+        gateway.engine.entries[made["id"]] = structs.replace(
+            entry, device=0, host=tokens - missing, status="broken", cause="pressure"
+        )
+        assert (await shown())[0] == status
     gateway.engine.entries.clear()  # as an engine that was started again
     assert await shown() == ("cold", None, {"device": 0, "host": 0, "disk": 0})
     gateway.engine.status = "restarting"
