@@ -235,7 +235,9 @@ class CacheObjects:
         )
         await self._store.delete(CONTENTS, found.tenant, found.id)
         self._forget(found)
-        await asyncio.sleep(0)  # a store in memory never waits: many of these would keep the loop from all others
+        await asyncio.sleep(
+            0
+        )  # a store in memory never waits: many of these would keep the loop from all others
 
     def flushed(self, tenant: str) -> None:
         """The tenant's generation has ended, and with it all of its objects: at once, however many they are."""

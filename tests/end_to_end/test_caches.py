@@ -212,3 +212,43 @@ async def test_caches_outlive_the_server(serve: Serve, tmp_path: Path) -> None:
     assert second.post(f"/v1/caches/{made['id']}/warm", {}).json()["status"] == "active"
     again = make(second, text, name="kind")
     assert again["id"] == made["id"]
+
+
+async def test_a_request_that_names_a_cache_begins_with_it_or_is_told(server: Server) -> None:
+    text = system(70)
+    made = make(server, text, ttl="5m")
+    whole = chat("what is it?", system=text)
+    named = Ask(
+        whole.path,
+        {**whole.body, "messages": whole.body["messages"][1:], "cache": {"id": made["id"]}},
+        whole.prompt,
+        whole.choices,
+    )
+    (got,) = await check_all(server, [named])
+    assert got.cached >= made["tokens"]
+    assert shown(server, made)["hits"] >= 1
+    flush(server, {"cache_id": made["id"]})
+    refused = server.post(named.path, named.body)
+    assert (refused.status, refused.error["code"]) == (410, "cache_gone")
+    (got,) = await check_all(server, [whole])
+    assert got.cached < made["tokens"]
+
+
+async def test_of_all_ways_to_end_none_leaves_a_promise_behind(serve: Serve) -> None:
+    """Deleted, expired and flushed objects: their pages can go like any others, and pins are given back."""
+    server = serve("--pages", "200", "--max-model-len", "2000")
+    for seed in range(80, 86):
+        made = make(server, system(seed, 400), pin="hard", ttl="1s")
+        if seed % 3 == 0:
+            server.request("DELETE", f"/v1/caches/{made['id']}")
+        elif seed % 3 == 1:
+            flush(server, {"cache_id": made["id"]})
+        else:
+            wait_for(lambda: _pinned(server) == 0, 10.0, "the end of a pin")
+        assert _pinned(server) == 0
+    assert server.get("/v1/caches").json()["data"] == []
+
+
+def _pinned(server: Server) -> int:
+    tenants = server.get("/v1/caches/stats").json()["tenants"]
+    return sum(each["pinned_pages"] for each in tenants)
