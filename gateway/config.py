@@ -68,7 +68,7 @@ class Http(_Part):
     api_key_file: Path | None = Field(None, description="file with one API key a line; # starts a comment")
     key_store: Path | None = Field(
         None,
-        description="file of the keys that `headwater keys` makes; default: keys.json in --store, if it is there",
+        description="file of the keys that `headwater keys` makes; default: keys.json in --store, if it is there; none: no file",
     )
     admin_key: str | None = Field(
         None, description="key for /admin; without any key /admin answers loopback only"

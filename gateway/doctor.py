@@ -26,7 +26,7 @@ from engine.machine import Machine
 from engine.model_store.store import ModelStore
 
 from .config import CacheOptions
-from .key_store import DEFAULT_NAME, KeyStore, KeyStoreError
+from .key_store import DEFAULT_NAME, NO_FILE, KeyStore, KeyStoreError
 from .tenants import Tenants
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -60,7 +60,9 @@ def examine(
         memory_check(available_memory()),
         disk_check(store),
         model_check(store),
-        keys_check(key_store or store / DEFAULT_NAME, named=key_store is not None),
+        keys_check(
+            None if key_store == NO_FILE else key_store or store / DEFAULT_NAME, named=key_store is not None
+        ),
         *cache_checks(caching),
         port_check(host, port),
         files_check(*resource.getrlimit(resource.RLIMIT_NOFILE)),
@@ -182,16 +184,16 @@ def model_check(store: Path) -> Check:
 # -- what lasts ----------------------------------------------------------------------------------------------------------
 
 
-def keys_check(path: Path, *, named: bool, now: float | None = None) -> Check:
+def keys_check(path: Path | None, *, named: bool, now: float | None = None) -> Check:
     """`named`: the server is told to use this file, there or not."""
     try:
-        keys = KeyStore(path).read()
+        keys = () if path is None else KeyStore(path).read()
     except KeyStoreError as error:
         return Check("keys", "fail", str(error))
     active = sum(key.status(time.time() if now is None else now) == "active" for key in keys)
     if active:
         return Check("keys", "ok", f"{active} active of {len(keys)} in {path}")
-    if keys or named:
+    if path is not None and (keys or named):
         return Check("keys", "warn", f"none is active in {path}: nobody can come in (headwater keys create)")
     return Check("keys", "ok", "none: the server answers this machine only")
 

@@ -26,6 +26,8 @@ from .tenants import ADMIN_TENANT, LOCAL_TENANT, NAME
 
 DEFAULT_NAME = "keys.json"
 """In the model store's directory."""
+NO_FILE = Path("none")
+"""As a path: use no key file, also if there is one beside the models."""
 
 KEY_BYTES = 32
 PREFIX = "hw-"

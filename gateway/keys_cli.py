@@ -11,14 +11,16 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from .key_store import DEFAULT_NAME, KeyStore, StoredKey
+from .key_store import DEFAULT_NAME, NO_FILE, KeyStore, KeyStoreError, StoredKey
 from .tenants import duration
 
 _WIDE = 1000
 
 
 def key_file(given: Path | None, store: Path) -> KeyStore:
-    """The file that was named, or the one beside the models."""
+    """The file that was named, or the one beside the models. Raises KeyStoreError if there is to be none."""
+    if given == NO_FILE:
+        raise KeyStoreError("--key-store none says that there is no key file: name one")
     return KeyStore(given or store / DEFAULT_NAME)
 
 

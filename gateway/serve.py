@@ -27,7 +27,7 @@ from .caching.namespaces import Namespaces
 from .chat_template import ChatTemplate, TemplateError
 from .config import CacheOptions, EngineOptions, Http, Limits, ModelOptions, Served
 from .key_file import with_file_keys
-from .key_store import DEFAULT_NAME
+from .key_store import DEFAULT_NAME, NO_FILE
 from .pull import pull
 from .reply_format import UnknownFormat, reply_format
 from .server import Stop, check_exposed, run, spare_the_collector
@@ -154,6 +154,8 @@ def _with_family(
 
 def with_key_store(http: Http, store: Path) -> Http:
     """The same settings with the key file beside the models, if none is named and one is there."""
+    if http.key_store == NO_FILE:
+        return http.model_copy(update={"key_store": None})
     if http.key_store is not None or not (store / DEFAULT_NAME).exists():
         return http
     return http.model_copy(update={"key_store": store / DEFAULT_NAME})

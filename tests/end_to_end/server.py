@@ -28,9 +28,15 @@ def command(*arguments: str) -> list[str]:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """The caller's own, without what would configure the server or read the user's proxy."""
+    """The caller's own, without what would configure the server or read the user's proxy, and without his keys."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")}
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(_REPOSITORY), **extra}
+    return {
+        **kept,
+        "HEADWATER_KEY_STORE": "none",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(_REPOSITORY),
+        **extra,
+    }
 
 
 @dataclass(frozen=True, slots=True)

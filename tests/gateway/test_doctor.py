@@ -126,6 +126,7 @@ def test_keys(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     assert keys_check(path, named=False) == Check("keys", "ok", "none: the server answers this machine only")
     assert keys_check(path, named=True).verdict == "warn"
+    assert keys_check(None, named=True).verdict == "ok"
     keys = KeyStore(path)
     keys.create("a", "a")
     keys.create("b", "b")

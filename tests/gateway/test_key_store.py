@@ -212,6 +212,7 @@ def test_the_file_beside_the_models_is_used_if_it_is_there(tmp_path: Path) -> No
     assert with_key_store(Http(), tmp_path).key_store is None
     KeyStore(tmp_path / "keys.json").create("ci", "acme")
     assert with_key_store(Http(), tmp_path).key_store == tmp_path / "keys.json"
+    assert with_key_store(Http(key_store=Path("none")), tmp_path).key_store is None
     named = tmp_path / "other.json"
     assert with_key_store(Http(key_store=named), tmp_path).key_store == named
 
@@ -256,6 +257,11 @@ def test_the_command_speaks_json(tmp_path: Path) -> None:
     assert listed[0].keys() == {"id", "name", "tenant", "last", "created", "status"} | {"expires", "revoked"}
     assert json.loads(run(path, "revoke", "ci", "--json")[0])["status"] == "revoked"
     assert json.loads(run(path, "list", "--json")[0]) == []
+
+
+def test_no_file_is_no_place_for_a_key() -> None:
+    _, said = run(Path("none"), "create", "ci", fails=True)
+    assert "name one" in said
 
 
 @pytest.mark.parametrize(
