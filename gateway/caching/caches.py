@@ -113,14 +113,15 @@ class Caches:
     async def change(self, request: web.Request) -> web.Response:
         """The engine first: it may refuse a pin."""
         asked = parse(ChangeCache, await read_json(request, self.limits), {})
-        tenant, object_id, now = request[CALLER].tenant.id, _id(request), self.objects.clock()
+        tenant, now = request[CALLER].tenant.id, self.objects.clock()
         asked.check(self.limits, now)
         policy = self.tenants.policy(tenant)
-        wanted = asked.applied(await self.objects.live(tenant, object_id), now, policy)
+        found = await self.objects.live(tenant, _id(request))
+        wanted = asked.applied(found, now, policy)
         async with naming_pin():
-            _check(await self.engine.entry(object_id, lease=wanted.lease(now)))
+            _check(await self.engine.entry(found.id, lease=wanted.lease(now)))
         changed = await self.objects.change(
-            tenant, object_id, lambda found: asked.applied(found, now, policy)
+            tenant, found.id, lambda latest: asked.applied(latest, now, policy)
         )
         return await self.answer(changed)
 

@@ -124,8 +124,9 @@ class Flush:
             self.model.check_name(scope.model)
         if tenant is None and (scope.cache_salt or scope.prompt_cache_key or scope.cache_id):
             raise InvalidRequest("Salts, keys and caches belong to a tenant: name it.", param="scope.tenant")
+        entry_id = None
         if scope.cache_id is not None:
-            await self.objects.live(tenant or "", scope.cache_id, param="scope.cache_id")
+            entry_id = (await self.objects.live(tenant or "", scope.cache_id, param="scope.cache_id")).id
         idle = None if scope.older_than is None else read_ttl(scope.older_than, param="scope.older_than")
         return FlushScope(
             tenant=tenant,
@@ -133,7 +134,7 @@ class Flush:
             adapter=None if scope.model is None else b"",
             group=self.namespaces.group(tenant, scope.prompt_cache_key) or None if tenant else None,
             tag=scope.tag,
-            entry_id=scope.cache_id,
+            entry_id=entry_id,
             idle_for=idle,
             tiers=TIERS if asked.tiers is None else tuple(tier for tier in TIERS if tier in asked.tiers),
         )
@@ -153,7 +154,7 @@ class Flush:
             scope.cache_salt in (None, each.salt)
             and scope.prompt_cache_key in (None, each.key)
             and scope.tag in (None, each.tag)
-            and scope.cache_id in (None, each.id)
+            and scope.cache_id in (None, each.id, each.name)
             and (scope.older_than is None or idle >= read_ttl(scope.older_than, param="scope.older_than"))
         )
 

@@ -7,6 +7,7 @@ What an object says of itself is kept apart from what it is made of, which is as
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import time
 from collections import Counter
@@ -102,6 +103,9 @@ class CacheObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return self.ended
 
 
+_ID = re.compile("cache_[0-9a-f]{32}")
+
+
 def new_id() -> str:
     """Says nothing of tenant, content or time."""
     return f"cache_{secrets.token_hex(16)}"
@@ -136,11 +140,15 @@ class CacheObjects:
     # -- finding -------------------------------------------------------------------------------------------------------
 
     async def find(self, tenant: str, object_id: str, *, param: str = "id") -> CacheObject:
-        """An object, ended or not. Raises ApiError 404: another tenant's is as unknown as one that never was."""
+        """An object by its id, ended or not, or one that can be used by its name. Raises ApiError 404: another tenant's is as
+        unknown as one that never was."""
         record = await self._store.get(OBJECTS, tenant, object_id)
-        if record is None:
+        if record is not None:
+            return self._decode(record)
+        named = None if _ID.fullmatch(object_id) else await self.named(tenant, object_id)
+        if named is None:
             raise not_found(object_id, param)
-        return self._decode(record)
+        return named
 
     async def live(self, tenant: str, object_id: str, *, param: str = "id") -> CacheObject:
         """One that can be used. Raises ApiError 404, or 410 when its time is over or it was flushed."""
@@ -157,7 +165,7 @@ class CacheObjects:
         held = await self.content(found, param=param)
         now = self.clock()
         used = found.used(now)
-        self._used[tenant, object_id] = now
+        self._used[tenant, found.id] = now
         self._note_end(used)
         return used, held
 

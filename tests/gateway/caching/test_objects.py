@@ -178,6 +178,20 @@ async def test_another_tenant_s_object_is_as_unknown_as_none() -> None:
         assert found is None
 
 
+async def test_a_name_stands_for_the_object_that_has_it_now() -> None:
+    bench = Bench()
+    first = await bench.keep("t", name="n")
+    assert (await bench.objects.find("t", "n")).id == first.id
+    used, _ = await bench.objects.use("t", "n")
+    assert used.id == first.id
+    await bench.objects.write_uses()
+    await bench.objects.remove(first)
+    assert await bench.status("t", "n") == 404
+    second = await bench.keep("t", name="n")
+    assert (await bench.objects.find("t", "n")).id == second.id
+    assert await bench.status("u", "n") == 404
+
+
 async def test_a_flush_of_a_tenant_ends_its_objects_at_once() -> None:
     bench = Bench()
     mine, other = await bench.keep("t", ttl=None), await bench.keep("u")
