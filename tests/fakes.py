@@ -35,6 +35,7 @@ from engine.request import (
     EngineInfo,
     EntryReport,
     EntryState,
+    Evicted,
     FailureKind,
     FinishReason,
     FlushReport,
@@ -96,6 +97,8 @@ class FakeEngine:
         self.too_far_behind = False
         self.backlog = Backlog(QueueLimits())
         self.cached_tokens = 0
+        self.evicted: Evicted | None = None
+        """What it remembers of the page that would have come next."""
         self.requests: list[GenerationRequest] = []
         self.aborted: list[tuple[str, int | None]] = []
         self.failpoints: list[str] = []
@@ -120,6 +123,7 @@ class FakeEngine:
         self.cache_counters = CacheCounters()
         self.status: EngineStatus = "ready"
         self.heartbeat_age = 0.0
+        self.restarts = 0
         self.totals: Counter[str] = Counter()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._gone: set[tuple[str, int]] = set()
@@ -160,7 +164,7 @@ class FakeEngine:
 
     @property
     def health(self) -> EngineHealth:
-        return EngineHealth(self.status, "as told", self.heartbeat_age, 1, 0)
+        return EngineHealth(self.status, "as told", self.heartbeat_age, 1, self.restarts)
 
     @property
     def queue(self) -> QueueState:
@@ -313,7 +317,7 @@ class FakeEngine:
                 return
             stream.push(GrammarReady(request.request_id, "llguidance", 0.001, 1000))
         self.backlog.start(request.request_id)
-        stream.push(RequestStarted(request.request_id, self.cached_tokens, 0.0))
+        stream.push(RequestStarted(request.request_id, self.cached_tokens, 0.0, evicted=self.evicted))
         specs = request.cache.entries if self.keeps_entries else ()
         entries = tuple(spec.entry_id for spec in specs)
         stream.push(PromptCached(request.request_id, self._written(request), entries))

@@ -25,6 +25,7 @@ report         what a client is told: `x-cache` and `x_cache`
 records        what is remembered of each response for a while; recorder: writes it, and has the reason told at once
 telling        a record as it can be read
 diagnosis      one record held against another: what was lost, else what changed; diagnoser: against which one
+relation       whether two that begin alike have to do with each other
 changes        where two prompts part and whose doing it was; volatile: text that is another one each time
 explanation    a diagnosis on the wire; sentences: in words
 explain        asking for one; dry_run: for a request that is not made

@@ -17,8 +17,9 @@ from ..reasoning import REASONING_FORMATS
 from ..tokenizer import Tokenizer
 from .common import common_characters
 from .records import Record
+from .relation import related
 from .segments import NO_MESSAGE, Span, joined
-from .telling import Telling
+from .telling import Telling, texts_of
 from .volatile import volatile_at
 
 Reason = Literal[
@@ -51,9 +52,6 @@ Segment = Literal["prompt", "tools", "system", "message", "reasoning", "tool_cal
 RESYNC = 64
 """Tokens within which two spellings of the same text meet again."""
 
-TELLING = 16
-"""Characters that two texts do not have in common by accident."""
-
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -82,18 +80,23 @@ def find_change(
 ) -> Change | None:
     """What is behind it that a prompt and an older one (with its answer) part after so many tokens.
 
-    None only where it was `guessed` that they have to do with each other, and nothing besides their beginnings says so.
+    None only where it was `guessed` that they have to do with each other, and they have not.
     """
     now, was = Telling(record, tokenizer), Telling(baseline, tokenizer)
-    compared = _Compared(now, was, common_characters(now.text, was.whole))
+    if guessed and not related(now, was):
+        return None
+    compared = _Compared(now, was, _parting(now, was, common))
     if _respelled(now, was, common):
         return compared.retokenized(common)
     if now.messages is None or was.messages is None:
-        return compared.prompt(guessed)
-    change = compared.change()
-    if guessed and not compared.related(change):
-        return None
-    return compared.volatile(change)
+        return compared.volatile(compared.prompt())
+    return compared.volatile(compared.change())
+
+
+def _parting(now: Telling, was: Telling, common: int) -> int:
+    """From which character on the texts differ; or mean something else, if one has a mark there that the other spells."""
+    marks = [now.tokenizer.is_special(side.token(common)) for side in (now, was)]
+    return now.tokens.char_at(common) if any(marks) else common_characters(now.text, was.whole)
 
 
 def _respelled(now: Telling, was: Telling, common: int) -> bool:
@@ -104,7 +107,7 @@ def _respelled(now: Telling, was: Telling, common: int) -> bool:
     table = now.tokenizer.byte_table(skip_special=False)
     ours = memoryview(now.record.ids).cast("I")[common : common + RESYNC]
     theirs = memoryview(was.record.whole).cast("I")[common : common + RESYNC]
-    if now.tokenizer.is_special(ours[0]) or now.tokenizer.is_special(theirs[0]):
+    if any(now.tokenizer.is_special(side.token(common)) for side in (now, was)):
         return False
     one = other = b""
     i = j = 0
@@ -144,13 +147,10 @@ class _Compared:
             place = replace(place, message=len(self.was.messages))
         return Change("retokenized", {"message": place.message, "token": common}, place)
 
-    def prompt(self, guessed: bool) -> Change | None:
+    def prompt(self) -> Change:
         """Of a completion."""
         place = Place("prompt", None, None, self.char, self.char, self.now.text, self.was.text)
-        change = self.volatile(Change("message_edited", {"message": None}, place))
-        if guessed and change.reason == "message_edited" and not _end_alike(self.now.text, self.was.text):
-            return None
-        return change
+        return Change("message_edited", {"message": None}, place)
 
     def change(self) -> Change:
         """Of a chat: by whose words it is, then by what is known to differ, and else it was the template."""
@@ -179,29 +179,6 @@ class _Compared:
         place = change.place
         detail = {"kind": found.kind, "message": place.message, "in": change.reason}
         return Change("volatile_pattern", detail, place)
-
-    def related(self, change: Change) -> bool:
-        """Whether more than their beginnings says that the two are about the same."""
-        place = change.place
-        if self.now.record.key is not None and self.now.record.key == self.was.record.key:
-            return True
-        if change.reason in ("reasoning_dropped", "template_rewrote_history", "template_kwargs_changed"):
-            return True
-        if change.reason == "history_truncated":
-            return bool(place.message)
-        if place.segment == "tools" and set(self.now.tools) & set(self.was.tools):
-            return True
-        return (
-            (place.message is not None and self._goes_on_alike(place.message))
-            or (place.now is not None and place.was is not None and _end_alike(place.now, place.was))
-            or volatile_at(self.now.text, self.was.whole, self.char) is not None
-        )
-
-    def _goes_on_alike(self, index: int) -> bool:
-        """Some later message is the same, or all before was, and it is the answer that is not."""
-        ours, theirs = self.now.messages or (), self.was.messages or ()
-        later = zip(ours[index + 1 :], theirs[index + 1 :], strict=False)
-        return index == len(theirs) or any(a == b for a, b in later)
 
     # -- whose words ---------------------------------------------------------------------------------------------------
 
@@ -301,6 +278,8 @@ class _Compared:
         """If the history goes on as the older one did some messages later: how many are missing."""
         ours, theirs = self.now.messages or (), self.was.messages or ()
         rest = ours[index:]
+        if rest[1:2] == theirs[index + 1 : index + 2] and len(rest) > 1:
+            return None  # it goes on as if this one were the other
         for later in range(index + 1, len(theirs)):
             if rest and rest[0] == theirs[later] and _same_start(rest, theirs[later:]):
                 return {"removed": later - index}
@@ -382,14 +361,6 @@ TAIL = 64
 """Characters at the end of a prompt in which a template may have opened thoughts."""
 
 
-def texts_of(message: Message | None) -> list[str]:
-    """The parts of its content."""
-    content = None if message is None else message.get("content")
-    if content is None:
-        return []
-    return [content] if isinstance(content, str) else [part["text"] for part in content]
-
-
 def _text_of(message: Message | None, part: int) -> str | None:
     texts = texts_of(message)
     return texts[part] if part < len(texts) else None
@@ -408,10 +379,6 @@ def _dropped(index: int, place: Place) -> Change:
     return Change(
         "reasoning_dropped", {"message": index}, replace(place, segment="reasoning", part=None, char=0)
     )
-
-
-def _end_alike(one: str, other: str) -> bool:
-    return min(len(one), len(other)) >= TELLING and one[-TELLING:] == other[-TELLING:]
 
 
 def _same_start(one: Sequence[Message], other: Sequence[Message]) -> bool:

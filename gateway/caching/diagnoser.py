@@ -21,48 +21,54 @@ class Diagnoser:
         self._page_size = page_size
 
     def reason(self, record: Record) -> Diagnosis:
-        """Compared with the best of the tenant's other records. Some ten microseconds if their prompts go on alike, some
-        hundred if they part."""
-        baseline = self.baseline(record)
+        """Compared with the best of the tenant's other records. Some ten microseconds if their prompts go on alike or have
+        nothing to do with each other, some hundred if something has changed."""
+        baseline, common = self._best(record)
         shallow = record.tokens > INLINE_TOKENS
-        return self.diagnose(record, baseline, guessed=True, shallow=shallow)
+        return self.diagnose(record, baseline, common=common, guessed=True, shallow=shallow)
 
     def baseline(self, record: Record) -> Record | None:
         """The older record it has most in common with. One of the same `prompt_cache_key` is preferred if it has half as
         much in common."""
-        best: Record | None = None
-        most = -1
-        own, own_most = None, -1
-        for other in self.records.alike(record):
-            if other.born > record.born:
-                continue
-            mine = record.key is not None and other.key == record.key
-            least = own_most if mine else most
-            if not _more(record, other, least):
-                continue
-            common = common_tokens(record.ids, other.whole)
-            if common > most:
-                best, most = other, common
-            if mine and common > own_most:
-                own, own_most = other, common
-        return own if own is not None and 2 * own_most >= most else best
+        return self._best(record)[0]
 
     def diagnose(
-        self, record: Record, baseline: Record | None, *, guessed: bool = False, shallow: bool = False
+        self,
+        record: Record,
+        baseline: Record | None,
+        *,
+        common: int | None = None,
+        guessed: bool = False,
+        shallow: bool = False,
     ) -> Diagnosis:
         return diagnose(
             record,
             baseline,
             self._tokenizer,
             page_size=self._page_size(),
+            common=common,
             guessed=guessed,
             shallow=shallow,
         )
+
+    def _best(self, record: Record) -> tuple[Record | None, int]:
+        """And how many tokens they have in common."""
+        best, most = None, -1
+        own, own_most = None, -1
+        for other in self.records.alike(record):
+            mine = record.key is not None and other.key == record.key
+            if other.born > record.born or not _more(record, other, own_most if mine else most):
+                continue
+            common = common_tokens(record.ids, other.whole)
+            if common > most:
+                best, most = other, common
+            if mine and common > own_most:
+                own, own_most = other, common
+        return (own, own_most) if own is not None and 2 * own_most >= most else (best, most)
 
 
 def _more(record: Record, other: Record, common: int) -> bool:
     """Whether they may have more than so many tokens in common: said at the price of one comparison."""
     end = 4 * (common + 1)
-    if end <= len(other.ids):
-        return record.ids[:end] == other.ids[:end]
-    return record.ids[:end] == other.whole[:end]
+    whole = other.ids if end <= len(other.ids) else other.whole
+    return record.ids[:end] == whole[:end]

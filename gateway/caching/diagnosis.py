@@ -38,6 +38,7 @@ def diagnose(
     tokenizer: Tokenizer,
     *,
     page_size: int,
+    common: int | None = None,
     guessed: bool = False,
     shallow: bool = False,
 ) -> Diagnosis:
@@ -46,7 +47,9 @@ def diagnose(
     alone: then the time does not grow with their texts."""
     if baseline is None:
         return Diagnosis(*_unexplained(record))
-    common = min(common_tokens(record.ids, baseline.whole), baseline.known)
+    if common is None:
+        common = common_tokens(record.ids, baseline.whole)
+    common = min(common, baseline.known)
     parted = common < min(record.tokens, baseline.known)
     change = (
         find_change(record, baseline, common, tokenizer, guessed=guessed) if parted and not shallow else None

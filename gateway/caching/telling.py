@@ -59,6 +59,10 @@ class Telling:
     def tokens(self) -> TokenMap:
         return TokenMap(memoryview(self.record.ids).cast("I"), self.text, self.tokenizer)
 
+    def token(self, index: int) -> int:
+        """Of the prompt or the answer."""
+        return memoryview(self.record.whole).cast("I")[index]
+
     def message(self, index: int) -> Message | None:
         messages = self.messages or ()
         return messages[index] if 0 <= index < len(messages) else None
@@ -81,3 +85,11 @@ class Telling:
             if span.message > index and span.start >= begin:
                 end = min(end, span.start)
         return begin, end
+
+
+def texts_of(message: Message | None) -> list[str]:
+    """The parts of its content."""
+    content = None if message is None else message.get("content")
+    if content is None:
+        return []
+    return [content] if isinstance(content, str) else [part["text"] for part in content]

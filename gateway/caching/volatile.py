@@ -11,21 +11,20 @@ from typing import Literal
 
 VolatileKind = Literal["billing_header", "uuid", "datetime", "timestamp", "nonce"]
 
-REACH = 256
-"""Characters to either side of the place."""
-
 _MONTH = r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)"
 _DAY = r"(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs?)?|Fri|Sat(?:ur)?|Sun)(?:day)?"
 _TIME = r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]{1,9})?)?(?: ?[AaPp]\.?[Mm]\b\.?)?(?: ?(?:Z|UTC|GMT|[+-][0-9]{2}:?[0-9]{2}))?"
 
-_PATTERNS: tuple[tuple[VolatileKind, re.Pattern[str]], ...] = (
-    ("billing_header", re.compile(r"x-anthropic-billing-header:[^\n]{0,200}")),
+_PATTERNS: tuple[tuple[VolatileKind, int, re.Pattern[str]], ...] = (
+    ("billing_header", 228, re.compile(r"x-anthropic-billing-header:[^\n]{0,200}")),
     (
         "uuid",
+        36,
         re.compile(r"(?<![0-9A-Za-z])[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?![0-9A-Za-z])"),
     ),
     (
         "datetime",
+        64,
         re.compile(
             rf"(?<![0-9])[0-9]{{4}}([-/.])[0-9]{{1,2}}\1[0-9]{{1,2}}(?:[T ,]{{1,2}}{_TIME})?(?![0-9])"
             rf"|(?<![0-9])[0-9]{{1,2}}([-/.])[0-9]{{1,2}}\2[0-9]{{4}}(?:[T ,]{{1,2}}{_TIME})?(?![0-9])"
@@ -37,13 +36,17 @@ _PATTERNS: tuple[tuple[VolatileKind, re.Pattern[str]], ...] = (
     ),
     (
         "timestamp",
+        32,
         re.compile(
             r"(?<![0-9A-Za-z.])1[5-9][0-9]{8}(?:[0-9]{3}|[0-9]{6}|[0-9]{9})?(?:\.[0-9]{1,9})?(?![0-9A-Za-z])"
         ),
     ),
-    ("nonce", re.compile(r"(?<![0-9A-Za-z])[0-9a-fA-F]{16,128}(?![0-9A-Za-z])")),
-    ("nonce", re.compile(r"(?<![0-9A-Za-z+/_-])[0-9A-Za-z+/_-]{20,128}={0,2}(?![0-9A-Za-z+/_=-])")),
+    ("nonce", 128, re.compile(r"(?<![0-9A-Za-z])[0-9a-fA-F]{16,128}(?![0-9A-Za-z])")),
+    ("nonce", 130, re.compile(r"(?<![0-9A-Za-z+/_-])[0-9A-Za-z+/_-]{20,128}={0,2}(?![0-9A-Za-z+/_=-])")),
 )
+
+
+"""Each with how many characters it has at most: no more than so many to either side of the place are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +63,9 @@ def volatile_at(text: str, other: str, char: int) -> Volatile | None:
 
     Both are the same before `char`.
     """
-    for kind, pattern in _PATTERNS:
-        here = _covering(pattern, text, char)
-        there = None if here is None else _covering(pattern, other, char)
+    for kind, reach, pattern in _PATTERNS:
+        here = _covering(pattern, reach, text, char)
+        there = None if here is None else _covering(pattern, reach, other, char)
         if here is None or there is None or here.start() != there.start() or here[0] == there[0]:
             continue
         if kind != "nonce" or (_drawn(here[0]) and _drawn(there[0])):
@@ -70,9 +73,9 @@ def volatile_at(text: str, other: str, char: int) -> Volatile | None:
     return None
 
 
-def _covering(pattern: re.Pattern[str], text: str, char: int) -> re.Match[str] | None:
+def _covering(pattern: re.Pattern[str], reach: int, text: str, char: int) -> re.Match[str] | None:
     """The match that holds the character, or ends before it: the other text may go on there."""
-    for match in pattern.finditer(text, max(char - REACH, 0), char + REACH):
+    for match in pattern.finditer(text, max(char - reach, 0), char + reach):
         if match.start() <= char <= match.end():
             return match
         if match.start() > char:
