@@ -57,15 +57,6 @@ class CacheClient:
             more = page["has_more"]
         return found
 
-    def id_of(self, which: str) -> str:
-        """Of a cache that is named by its id or its name."""
-        if which.startswith("cache_"):
-            return quote(which, safe="")
-        named = self.caches({"name": which})
-        if not named:
-            raise ApiError(f"there is no cache named '{which}'")
-        return str(named[0]["id"])
-
     def model(self) -> str:
         """The first that the server lists."""
 
@@ -196,17 +187,15 @@ def explain(client: CacheClient, response_id: str, baseline_id: str | None) -> N
 @click.option("--prompt-cache-key", help="what only requests with this prompt_cache_key used")
 @click.option("--salt", "cache_salt", help="of requests with this cache_salt")
 @click.option("--tag", help="what only caches with this tag hold")
-@click.option("--id", "which", help="a cache, by id or name")
+@click.option("--id", "cache_id", help="a cache, by id or name")
 @click.option("--model", help="of this model")
 @click.option("--older-than", help="not used for so long: 30m, 24h, 90s")
 @click.option("--tier", "tiers", multiple=True, help="device, host or disk only (repeatable)")
 @click.option("--dry-run", is_flag=True, help="only say what would go")
 @connected
-def flush(
-    client: CacheClient, which: str | None, tiers: tuple[str, ...], dry_run: bool, **fields: Any
-) -> None:
+def flush(client: CacheClient, tiers: tuple[str, ...], dry_run: bool, **fields: Any) -> None:
     """Let nobody find pages again: those that fit all of what is given."""
-    scope = _given(**fields, cache_id=None if which is None else client.id_of(which))
+    scope = _given(**fields)
     if not scope:
         raise click.UsageError("say what to flush: --tenant, --prompt-cache-key, --tag, --id, … or --all")
     body = {"scope": scope, "dry_run": dry_run, **_given(tiers=list(tiers) or None)}
@@ -231,7 +220,7 @@ def create(client: CacheClient, file: Path, model: str | None, **fields: Any) ->
 @connected
 def warm(client: CacheClient, which: str) -> None:
     """Compute what is missing of the cache WHICH, and renew it."""
-    client.show(client.ask("POST", f"/caches/{client.id_of(which)}/warm", {}), cache_tables.one)
+    client.show(client.ask("POST", f"{_at(which)}/warm", {}), cache_tables.one)
 
 
 @cache.command(short_help="Change how firmly and how long a cache is held.")
@@ -241,7 +230,7 @@ def warm(client: CacheClient, which: str) -> None:
 def pin(client: CacheClient, which: str, **fields: Any) -> None:
     """Pin the cache WHICH, softly unless --pin says otherwise; or change its lifetime, priority or tag."""
     changes = _given(**fields) or {"pin": "soft"}
-    client.show(client.ask("PATCH", f"/caches/{client.id_of(which)}", changes), cache_tables.one)
+    client.show(client.ask("PATCH", _at(which), changes), cache_tables.one)
 
 
 @cache.command(short_help="Promise nothing more of a cache.")
@@ -249,7 +238,7 @@ def pin(client: CacheClient, which: str, **fields: Any) -> None:
 @connected
 def rm(client: CacheClient, which: str) -> None:
     """Delete the cache WHICH: nothing is promised any more, and its pages become like any other's."""
-    client.show(client.ask("DELETE", f"/caches/{client.id_of(which)}"), cache_tables.deleted)
+    client.show(client.ask("DELETE", _at(which)), cache_tables.deleted)
 
 
 @cache.command(short_help="Save a cache as a file.")
@@ -258,10 +247,9 @@ def rm(client: CacheClient, which: str) -> None:
 @connected
 def export(client: CacheClient, which: str, file: Path) -> None:
     """Save the cache WHICH, its pages included, as FILE."""
-    cache_id = client.id_of(which)
     with _naming(file):
-        size = client.download(f"/caches/{cache_id}/export", file)
-    client.show({"id": cache_id, "file": str(file), "bytes": size}, cache_tables.exported)
+        size = client.download(f"{_at(which)}/export", file)
+    client.show({"cache": which, "file": str(file), "bytes": size}, cache_tables.exported)
 
 
 @cache.command("import", short_help="Make a cache of a file.")
@@ -307,6 +295,10 @@ _PROMPT_FIELDS = (
     "cache_salt",
     "prompt_cache_key",
 )
+
+
+def _at(which: str) -> str:
+    return f"/caches/{quote(which, safe='')}"
 
 
 def _given(**fields: Any) -> Json:

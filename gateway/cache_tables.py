@@ -88,7 +88,7 @@ def deleted(answer: Json) -> RenderableType:
 
 
 def exported(answer: Json) -> RenderableType:
-    return f"{answer['id']}: {size(answer['bytes'])} in {answer['file']}"
+    return _plain(f"{answer['cache']}: {size(answer['bytes'])} in {answer['file']}")
 
 
 def explanation(answer: Json) -> RenderableType:

@@ -142,13 +142,14 @@ class CacheObjects:
     async def find(self, tenant: str, object_id: str, *, param: str = "id") -> CacheObject:
         """An object by its id, ended or not, or one that can be used by its name. Raises ApiError 404: another tenant's is as
         unknown as one that never was."""
-        record = await self._store.get(OBJECTS, tenant, object_id)
-        if record is not None:
-            return self._decode(record)
-        named = None if _ID.fullmatch(object_id) else await self.named(tenant, object_id)
-        if named is None:
+        if _ID.fullmatch(object_id):
+            record = await self._store.get(OBJECTS, tenant, object_id)
+            found = None if record is None else self._decode(record)
+        else:
+            found = await self.named(tenant, object_id)
+        if found is None:
             raise not_found(object_id, param)
-        return named
+        return found
 
     async def live(self, tenant: str, object_id: str, *, param: str = "id") -> CacheObject:
         """One that can be used. Raises ApiError 404, or 410 when its time is over or it was flushed."""

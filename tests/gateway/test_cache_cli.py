@@ -129,10 +129,17 @@ async def test_warms_pins_and_deletes_by_id_or_name(gateway: Gateway) -> None:
     await run(gateway, "pin", "n", "--pin", "none", "--ttl", "90s", "--priority", "9")
     assert gateway.engine.entries[made].lease == Lease(ttl=90, priority=9)
     assert await run(gateway, "rm", "n") == f"{made} is deleted.\n"
-    with pytest.raises(ApiError, match="no cache named 'n'"):
+    with pytest.raises(ApiError, match="There is no cache 'n'"):
         await run(gateway, "warm", "n")
     with pytest.raises(ApiError, match=f"There is no cache '{made}'"):
         await run(gateway, "warm", made)
+
+
+async def test_a_name_may_be_any_text(gateway: Gateway) -> None:
+    for name in ("a/b c", "ünï%2F?x=1#y", "stats", "n" * 500):
+        made = await make(gateway, name=name)
+        assert made in await run(gateway, "warm", name)
+        assert await run(gateway, "rm", name) == f"{made} is deleted.\n"
 
 
 async def test_flushes(gateway: Gateway) -> None:
@@ -155,11 +162,11 @@ async def test_flushes(gateway: Gateway) -> None:
 
 
 async def test_files(gateway: Gateway, tmp_path: Path) -> None:
-    made = await make(gateway, name="n")
+    await make(gateway, name="n")
     gateway.engine.found = LookUpReport(query_id=0, device=18)
     file = tmp_path / "kind.hwcache"
     shown = await run(gateway, "export", "n", str(file))
-    assert shown == f"{made}: {size(len(await asyncio.to_thread(file.read_bytes)))} in {file}\n"
+    assert shown == f"n: {size(len(await asyncio.to_thread(file.read_bytes)))} in {file}\n"
     shown = await run(gateway, "import", str(file), "--name", "m", "--priority", "7")
     assert "(m)" in shown
     assert gateway.engine.imported[0].lease.priority == 7

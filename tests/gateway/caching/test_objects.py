@@ -337,6 +337,8 @@ async def test_objects_in_files(files: FileStore) -> None:
     bench.objects = bench.fresh()
     assert (await bench.objects.live("t", made.id)).pin == "hard"
     assert await bench.objects.content(made) == HELD
+    assert (await bench.objects.find("t", "weird/../name")).id == made.id
+    assert await bench.status("t", "x" * 512) == 404
     await bench.objects.remove(made)
     assert await bench.status("t", made.id) == 404
 
