@@ -13,13 +13,15 @@ from .radix import SHARED, Node, Root, below
 @dataclass(frozen=True, slots=True)
 class Flushed:
     """What was flushed, or would be: `pages` and `tokens` nobody finds any more, of these `in_use` pages are held by running
-    sequences; `kept` pages fit the scope but others have used them too."""
+    sequences; `kept` pages fit the scope but others have used them too. `nodes` are the pages of a scope that is narrower than
+    whole roots."""
 
     pages: int = 0
     tokens: int = 0
     entries: int = 0
     in_use: int = 0
     kept: int = 0
+    nodes: tuple[Node, ...] = ()
 
 
 @dataclass(slots=True)
@@ -77,6 +79,7 @@ def sum_nodes(going: Going, holders: Callable[[int], int]) -> Flushed:
         entries=sum(len(hold.entries) for node in nodes for hold in node.holds or ()),
         in_use=sum(holders(node.page) > 1 for node in nodes),
         kept=going.kept,
+        nodes=tuple(nodes),
     )
 
 

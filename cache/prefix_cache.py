@@ -194,6 +194,14 @@ class PrefixCache:
         pages = {node.page for node in nodes} | {node.page for node in self._dead_nodes()}
         return Survey(pages, tokens, len(self._tree.roots))
 
+    def now(self) -> float:
+        """Seconds, by the clock that leases are measured with."""
+        return self._clock()
+
+    def nodes(self) -> Iterable[Node]:
+        """Every page that can be found, parents before children."""
+        return iter(self._tree)
+
     def peek(self, root_key: bytes | None, tokens: Sequence[int]) -> int:
         """How many tokens `match` would find. Changes nothing."""
         if root_key is None or not self.enabled:
@@ -711,6 +719,46 @@ class PrefixCache:
             assert entry is not None
             self._end_entry(entry)
         return view
+
+    def path_of(self, entry_id: str) -> list[Node]:
+        """The pages of an entry from its root on, in the tree or gone; none if nothing is known of it."""
+        entry = self.entries.find(entry_id)
+        path: list[Node] = []
+        node = None if entry is None else entry.node
+        while node is not None and node is not node.root:
+            path.append(node)
+            node = node.parent
+        return path[::-1]
+
+    def take_down(self, entry_id: str, kept: Callable[[Node], bool]) -> int:
+        """Take the pages of an entry out of the tree, from its end up to what somebody else needs. Each that is `kept`
+        elsewhere goes; at the first that is not, no more do. How many went. The entry ends with the first of them."""
+        entry = self.entries.find(entry_id)
+        if entry is None or not self._is_live(entry):
+            return 0
+        now = self._clock()
+        node = entry.node
+        done = 0
+        while node is not node.root and self._is_only_for(node, entry) and kept(node):
+            self._lose_holds(node, "expired", now)
+            parent = node.parent
+            self._remove(node, "expired", now)
+            node = parent
+            done += 1
+        self._offer_if_leaf(node)
+        return done
+
+    def _is_only_for(self, node: Node, entry: Entry) -> bool:
+        """Nobody needs a page but this entry, if that."""
+        leased = [other for hold in node.holds or () for other in hold.entries.values()]
+        own = entry.hold is not None and node is entry.node and entry.lease.pin == "hard"
+        return (
+            not node.keys
+            and self.pool.holders(node.page) == 1
+            and all(other is entry for other in leased)
+            and all(hold.pause is None for hold in node.holds or ())
+            and node.pins == int(own)
+        )
 
     def lease_tip(self, node: Node, lease: Lease) -> bool:
         """Let a conversation that ended at `node`, as `publish_tail` returned it, wait for its tools. False: that is gone."""

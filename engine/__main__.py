@@ -118,6 +118,8 @@ def _info(engine: Engine, config: EngineConfig, load_seconds: float) -> EngineIn
         load_seconds=load_seconds,
         pid=os.getpid(),
         deterministic=info.deterministic,
+        host_bytes=engine.budgets["host"],
+        disk_bytes=engine.budgets["disk"],
     )
 
 

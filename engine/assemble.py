@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from pathlib import Path
 
 from cache.accounts import Limits
-from cache.namespace import RootKeys
+from cache.namespace import SECRET_BYTES, RootKeys, load_secret
 from cache.prefix_cache import PrefixCache
 from grammar.compiler import Compiler
 from grammar.tokenizer_file import TokenizerError
@@ -24,7 +25,11 @@ from .errors import BadRequest, StartError
 from .failpoints import Failpoints, FaultyRunner
 from .hash_model import SPECIALS, HashRunner
 from .openmp import shorten_spinning
+from .page_moves import PageMoves
 from .scheduler import Scheduler
+from .tier_assembly import assemble_tiers, page_kind
+from .transfers import Place
+from .wakeup import Wakeup
 
 _log = logging.getLogger(__name__)
 
@@ -39,12 +44,21 @@ def assemble(config: EngineConfig, *, compiler: MakeCompiler | None = None) -> E
     info = runner.info
     cache = _cache(config, info)
     calibration = Calibration(config.max_step_tokens)
+    wakeup = Wakeup()
+    tiers = assemble_tiers(
+        config,
+        info,
+        runner.memory,
+        recompute=lambda before, positions: calibration.seconds(before + positions, before) or math.inf,
+        clock=time.monotonic,
+    )
+    kind = page_kind(info)
     root_key = RootKeys(
-        # Nothing outlives this process yet that the digests would have to agree with.
-        secret=secrets.token_bytes(32),
+        secret=_secret(config),
         model_digest=info.model_digest,
         dtype=info.dtype,
         page_size=info.page_size,
+        layout=kind.layout,
     )
     scheduler = Scheduler(
         cache=cache,
@@ -55,13 +69,24 @@ def assemble(config: EngineConfig, *, compiler: MakeCompiler | None = None) -> E
         clock=time.monotonic,
         root_key=root_key,
         saved=calibration.saved,
+        tiers=None if tiers is None else tiers.lower,
+    )
+    moves = PageMoves(
+        scheduler,
+        runner.memory,
+        Place(kind=kind, root_key=root_key, vocab_size=info.vocab_size, max_length=scheduler.max_length),
+        None if tiers is None else tiers.traffic(runner.memory, wakeup.set, time.monotonic),
+        wake=wakeup.set,
+        clock=time.monotonic,
     )
     vocabulary, own_compiler = _grammars(config, info)
     failpoints = _failpoints(config, cache) if config.test_mode else None
     return Engine(
         scheduler,
         runner if failpoints is None else FaultyRunner(runner, failpoints),
-        CacheDesk(scheduler, calibration, root_key),
+        CacheDesk(scheduler, calibration, root_key, moves),
+        moves,
+        wakeup=wakeup,
         vocabulary=vocabulary,
         compiler=compiler or own_compiler,
         calibration=calibration,
@@ -84,6 +109,16 @@ def _cache(config: EngineConfig, info: RunnerInfo) -> PrefixCache:
         )
     except ValueError as error:
         raise StartError(f"the tenants' limits cannot be kept: {error}") from error
+
+
+def _secret(config: EngineConfig) -> bytes:
+    """Without a directory that outlives this process the digests have to agree with nothing."""
+    if config.cache_dir is None:
+        return secrets.token_bytes(SECRET_BYTES)
+    try:
+        return load_secret(Path(config.cache_dir))
+    except OSError as error:
+        raise StartError(f"cache_dir {config.cache_dir} cannot be used: {error}") from error
 
 
 def _failpoints(config: EngineConfig, cache: PrefixCache) -> Failpoints:

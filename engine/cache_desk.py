@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 from cache.accounts import Account, PinsExhausted
 from cache.entries import EntryView
+from cache.flushing import Flushed
 from cache.prefix_cache import PrefixCache
 
 from .account import evicted
 from .calibration import Calibration
 from .errors import BadRequest
+from .page_moves import NotMoved, PageMoves
 from .prepare import check_lease
 from .request import (
     AskCache,
@@ -20,30 +22,43 @@ from .request import (
     CacheReport,
     EntryReport,
     EntryState,
+    ExportPages,
     FailureKind,
     FlushCache,
     FlushReport,
+    ImportPages,
     LookUp,
     LookUpReport,
     TenantCache,
-    TransferReport,
 )
 from .scheduler import Scheduler
 
 
 class CacheDesk:
-    """`root_key(namespace, adapter)` is the scheduler's."""
+    """`root_key(namespace, adapter)` is the scheduler's, `moves` bring pages where they are wanted."""
 
     def __init__(
-        self, scheduler: Scheduler, calibration: Calibration, root_key: Callable[[bytes, bytes], bytes]
+        self,
+        scheduler: Scheduler,
+        calibration: Calibration,
+        root_key: Callable[[bytes, bytes], bytes],
+        moves: PageMoves,
     ) -> None:
         self._scheduler = scheduler
         self._cache: PrefixCache = scheduler.cache
         self._calibration = calibration
         self._root_key = root_key
+        self._moves = moves
 
-    def answer(self, question: CacheQuestion) -> CacheAnswer:
+    def answer(self, question: CacheQuestion) -> CacheAnswer | None:
+        """None if it will be in the reports of `moves`, when it is done."""
         match question:
+            case ExportPages():
+                self._moves.export(question)
+                return None
+            case ImportPages():
+                self._moves.take_in(question)
+                return None
             case FlushCache():
                 return self._flush(question)
             case LookUp():
@@ -52,30 +67,40 @@ class CacheDesk:
                 return self._entry(question)
             case AskCache():
                 return self._report(question)
-            case _:
-                return TransferReport(
-                    query_id=question.query_id, kind="bad_request", error="pages are not transferred here"
-                )
 
     def _flush(self, question: FlushCache) -> FlushReport:
-        flushed = self._scheduler.flush(question.scope, dry_run=question.dry_run)
+        scope, dry_run = question.scope, question.dry_run
+        path = [] if scope.entry_id is None else self._cache.path_of(scope.entry_id)
+        flushed = Flushed()
+        if "device" in scope.tiers:
+            flushed = self._scheduler.flush(scope, dry_run=dry_run)
+        below = (self._moves.would_flush if dry_run else self._moves.flush)(scope, flushed.nodes, path)
+        # A page may be in several tiers, and which are is not counted: so many there are at least.
+        pages = max(flushed.pages, *below.values(), 0)
         return FlushReport(
             query_id=question.query_id,
-            pages=flushed.pages,
-            tokens=flushed.tokens,
+            pages=pages,
+            tokens=flushed.tokens + (pages - flushed.pages) * self._cache.page_size,
             entries=flushed.entries,
             in_use=flushed.in_use,
             kept=flushed.kept,
-            bytes={"device": flushed.pages * self._cache.page_bytes},
+            bytes={"device": flushed.pages * self._cache.page_bytes, **self._moves.bytes_in(below)},
         )
 
     def _look_up(self, question: LookUp) -> LookUpReport:
-        found = self._cache.look_up(self._root_key(question.namespace, question.adapter), question.prompt)
+        root_key, prompt = self._root_key(question.namespace, question.adapter), question.prompt
+        found = self._cache.look_up(root_key, prompt)
+        host, disk = self._moves.look_up(root_key, found.chain, prompt, found.whole)
+        # Where whole pages go on below, the part of a page that is here is of no use.
+        device = found.whole if host or disk else found.tokens
+        loading = self._moves.loading(host, disk)
         return LookUpReport(
             query_id=question.query_id,
-            device=found.tokens,
-            saved=self._calibration.saved(len(question.prompt), found.tokens),
-            evicted=evicted(found.gone),
+            device=device,
+            host=host,
+            disk=disk,
+            saved=self._calibration.saved(len(prompt), device + host + disk, loading),
+            evicted=None if host or disk else evicted(found.gone),
         )
 
     def _entry(self, question: AskEntry) -> EntryReport:
@@ -88,45 +113,67 @@ class CacheDesk:
             elif question.lease is not None:
                 check_lease(question.lease)
                 view = self._cache.patch_entry(question.entry_id, question.lease)
+            if question.to is not None and view is not None and not question.drop:
+                self._moves.move(question.entry_id, question.to)
+                view = self._cache.entry(question.entry_id)
         except PinsExhausted as refused:
             kind, error = "pins_exhausted", str(refused)
         except BadRequest as refused:
             kind, error = "bad_request", str(refused)
+        except NotMoved as refused:
+            kind, error = "unavailable", str(refused)
         self._scheduler.look_again()
-        entry = None if view is None else _entry_state(view)
+        entry = None if view is None else self._state(view)
         return EntryReport(query_id=question.query_id, entry=entry, kind=kind, error=error)
 
     def _report(self, question: AskCache) -> CacheReport:
         wanted = question.tenant
         accounts = [account for account in self._cache.accounts if wanted in (None, account.tenant)]
+        below = self._moves.tenants()
+        tenants = [self._tenant(account) for account in accounts if account.pages or account.tenant in below]
+        strangers = below - {account.tenant for account in accounts}
+        tenants += [self._stranger(tenant) for tenant in sorted(strangers) if wanted in (None, tenant)]
         return CacheReport(
             query_id=question.query_id,
-            tenants=tuple(self._tenant(account) for account in accounts if account.pages),
-            entries=tuple(_entry_state(view) for view in self._cache.all_entries(wanted)),
+            tenants=tuple(tenants),
+            entries=tuple(self._state(view) for view in self._cache.all_entries(wanted)),
         )
 
     def _tenant(self, account: Account) -> TenantCache:
         return TenantCache(
             tenant=account.tenant,
-            bytes={"device": account.pages * self._cache.page_bytes},
+            bytes={
+                "device": account.pages * self._cache.page_bytes,
+                **self._moves.bytes_of(account.tenant),
+            },
             pinned_pages=account.pinned,
             evictions=dict(account.evictions),
             broken_leases=account.broken_leases,
         )
 
+    def _stranger(self, tenant: str) -> TenantCache:
+        """Who has pages on disk from before this engine started, and nothing since."""
+        return TenantCache(
+            tenant=tenant,
+            bytes={"device": 0, **self._moves.bytes_of(tenant)},
+            pinned_pages=0,
+            evictions={},
+            broken_leases=0,
+        )
 
-def _entry_state(view: EntryView) -> EntryState:
-    return EntryState(
-        entry_id=view.entry_id,
-        tenant=view.tenant,
-        tokens=view.tokens,
-        device=view.device,
-        host=0,
-        disk=0,
-        lease=view.lease,
-        status=view.status,
-        expires_in=view.expires_in,
-        hits=view.hits,
-        idle=view.idle,
-        cause=view.cause,
-    )
+    def _state(self, view: EntryView) -> EntryState:
+        host, disk = self._moves.tokens_of(view)
+        return EntryState(
+            entry_id=view.entry_id,
+            tenant=view.tenant,
+            tokens=view.tokens,
+            device=view.device,
+            host=host,
+            disk=disk,
+            lease=view.lease,
+            status=view.status,
+            expires_in=view.expires_in,
+            hits=view.hits,
+            idle=view.idle,
+            cause=view.cause,
+        )

@@ -10,6 +10,9 @@ from cache.lease import TenantLimits
 
 from .errors import StartError
 
+STOP_SECONDS = 5.0
+"""So long an engine that ends may write what is worth keeping of its cache to disk."""
+
 Device = Literal["auto", "cpu", "cuda"]
 DType = Literal["auto", "float32", "bfloat16"]
 
@@ -75,6 +78,7 @@ def check_config(config: EngineConfig) -> None:
         "max_running",
         "max_step_tokens",
         "threads",
+        "disk_bytes",
     ):
         value: int | None = getattr(config, name)
         if value is not None and value < 1:
@@ -86,6 +90,12 @@ def check_config(config: EngineConfig) -> None:
         )
     if not 0 <= config.watermark < 1:
         raise StartError(f"watermark is a share of the pages, from 0 to below 1, not {config.watermark}")
+    if config.host_bytes < 0:
+        raise StartError(f"host_bytes must be at least 0, not {config.host_bytes}")
+    if config.disk_bytes is not None and config.cache_dir is None:
+        raise StartError("disk_bytes bound what is kept in a cache_dir, and none is configured")
+    if (config.host_bytes or config.cache_dir is not None) and not config.prefix_cache:
+        raise StartError("host_bytes and cache_dir are for a prefix cache, which is turned off")
     if config.failpoints and not config.test_mode:
         raise StartError("failpoints exist in test mode only")
 

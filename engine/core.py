@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Literal
 
 from msgspec import structs
 
-from cache.lease import Lease
+from cache.lease import Lease, Tier
 from grammar.compiler import Compilation
 from grammar.errors import BadGrammar, CompilerUnavailable, GrammarError, TooComplex
 from grammar.spec import Grammar
@@ -29,6 +30,7 @@ from .compilations import Compilations, MakeCompiler
 from .errors import BadRequest
 from .failpoints import Failpoints
 from .matchers import Matchers
+from .page_moves import PageMoves
 from .prepare import check_request
 from .request import (
     CacheAnswer,
@@ -56,6 +58,9 @@ MASK_THREADS = 2
 STALLED = 0.02
 """Seconds until a scheduler that has work but can plan none is asked again."""
 
+Need = Literal["grammar", "disk"]
+"""What a request may be held for: until its grammar is compiled, until its pages are read."""
+
 QUEUING_FAILED = "the engine failed to queue this request"
 
 
@@ -67,7 +72,9 @@ class Engine:
         scheduler: Scheduler,
         runner: Runner,
         desk: CacheDesk,
+        moves: PageMoves,
         *,
+        wakeup: Wakeup,
         vocabulary: Vocabulary,
         compiler: MakeCompiler,
         calibration: Calibration,
@@ -76,20 +83,23 @@ class Engine:
         failpoints: Failpoints | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` is the scheduler's, who asks `calibration` what the steps that are measured here cost. The engine closes
+        """`wakeup` is set by whoever has something that the next plan or the next news will have. `clock` is the scheduler's,
+        who asks `calibration` what the steps that are measured here cost. The engine closes
         the compiler that it makes."""
         self._scheduler = scheduler
         self._runner = runner
         self._desk = desk
+        self._moves = moves
         self._clock = clock
         self._failpoints = failpoints
         self._calibration = calibration
         self._threads = ThreadPoolExecutor(MASK_THREADS, thread_name_prefix="masks")
         guard = RunawayGuard.of(vocabulary) if end_runaways else None
         self._matchers = Matchers(self._threads, vocabulary, forces=forced_tokens, guard=guard, clock=clock)
-        self.wakeup = Wakeup()
-        """Set when something came up that the next plan or the next news will have."""
+        self.wakeup = wakeup
         self._compilations = Compilations(compiler(self.wakeup.set))
+        self._needs: dict[str, set[Need]] = {}  # of held requests
+        self._waited: dict[str, float] = {}  # for the disk, of those that still wait for something else
         self._refused: list[RequestFailed] = []
         self._ready: list[GrammarReady] = []
         self._reports: list[GrammarReport | CacheAnswer] = []
@@ -105,6 +115,11 @@ class Engine:
         return self._scheduler.max_length
 
     @property
+    def budgets(self) -> dict[Tier, int]:
+        """Bytes that the tiers below the device may hold."""
+        return self._moves.budgets
+
+    @property
     def has_work(self) -> bool:
         return self._scheduler.has_work
 
@@ -118,16 +133,14 @@ class Engine:
         """With no plan to be had now: for how many seconds, if `wakeup` is not set before. None: for ever."""
         if not self._scheduler.idle:
             return STALLED
-        due = self._scheduler.next_deadline
-        return None if due is None else max(due - self._clock(), 0.0)
+        dues = [due for due in (self._scheduler.next_deadline, self._moves.next_due) if due is not None]
+        return max(min(dues) - self._clock(), 0.0) if dues else None
 
     def submit(self, request: GenerationRequest) -> None:
         """Take a request in. One that cannot be served is refused in the next news."""
         try:
             check_request(request, vocab_size=self.info.vocab_size, max_model_len=self.max_length)
-            taken = self._scheduler.submit(request, held=request.grammar is not None)
-            if taken and request.grammar is not None:
-                self._compilations.start(request.request_id, request.grammar)
+            self._submit(request)
         except BadRequest as error:
             self._refuse(request, "bad_request", str(error))
         except Exception:  # noqa: BLE001 - whatever is wrong with this request, the others know nothing of it
@@ -136,6 +149,19 @@ class Engine:
                 self._scheduler.fail_request(request.request_id, "engine_error", QUEUING_FAILED)
             else:
                 self._refuse(request, "engine_error", QUEUING_FAILED)
+
+    def _submit(self, request: GenerationRequest) -> None:
+        needs: set[Need] = set() if request.grammar is None else {"grammar"}
+        if not self._scheduler.serves(request.request_id) and self._moves.prefetch(request):
+            needs.add("disk")
+        if not self._scheduler.submit(request, held=bool(needs)):
+            if "disk" in needs:
+                self._moves.forget(request.request_id)
+            return
+        if needs:
+            self._needs[request.request_id] = needs
+        if request.grammar is not None:
+            self._compilations.start(request.request_id, request.grammar)
 
     def check_grammar(self, query_id: int, grammar: Grammar) -> None:
         """Compile a grammar for nobody; what came of it is one of the next reports."""
@@ -146,17 +172,28 @@ class Engine:
 
     def ask(self, question: CacheQuestion) -> None:
         """Answered in one of the next reports. Raises what only a bug of ours can raise; there is no answer then."""
-        self._reports.append(self._desk.answer(question))
+        answer = self._desk.answer(question)
+        if answer is not None:
+            self._reports.append(answer)
 
     def lease_tip(self, request_id: str, lease: Lease) -> None:
         self._scheduler.lease_tip(request_id, lease)
 
     def plan(self) -> Plan | None:
+        self.wakeup.clear()
         self._take_compiled()
-        return self._scheduler.plan()
+        for request_id, waited in self._moves.take():
+            self._waited[request_id] = waited
+            self._meet(request_id, "disk")
+        self._reports += self._moves.take_reports()
+        plan = self._scheduler.plan()
+        if plan is None and self._moves.save_now():
+            self.wakeup.set()  # there may be more, and what was saved may go on to disk
+        return plan
 
     def run(self, plan: Plan) -> StepResult:
         """Carry a plan out. Rows of requests that make the runner raise come back as errors; the others are computed."""
+        saved = self._moves.save(plan)
         masks = self._matchers.start(plan)
         began = self._clock()
         try:
@@ -165,7 +202,7 @@ class Engine:
         except Exception:  # noqa: BLE001 - a runner may fail in any way
             self._log.exception("step %d failed", plan.step)
             result = self._run_one_by_one(plan, masks)
-        return self._matchers.advance(plan, result)
+        return replace(self._matchers.advance(plan, result), saved=saved)
 
     def commit(self, plan: Plan, result: StepResult) -> None:
         try:
@@ -184,10 +221,15 @@ class Engine:
         self._ready.clear()
         if not (events.deltas or events.started or failed or ready or ended):
             return None
+        for started in events.started:
+            self._moves.forget(started.request_id)
         for account in events.ended:
             if not self._scheduler.serves(account.request_id):  # its id may have come again
                 self._compilations.drop(account.request_id)
                 self._matchers.forget(account.request_id)
+                self._moves.forget(account.request_id)
+                self._needs.pop(account.request_id, None)
+                self._waited.pop(account.request_id, None)
         counters = self._counted(self._scheduler.counters())
         return StepOutput(events.deltas, events.started, failed, counters, ready, events.cached, ended)
 
@@ -206,7 +248,10 @@ class Engine:
         self._compilations.prewarm()
 
     def close(self) -> None:
-        """End the threads and whatever compiles. Requests that are left end with the process, or never."""
+        """Write to disk what is worth it, for a few seconds at most, and end the threads and whatever compiles. Requests that
+        are left end with the process, or never."""
+        self._moves.stop()
+        self._moves.close()
         self._compilations.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.wakeup.close()
@@ -226,7 +271,6 @@ class Engine:
         self._refused.append(RequestFailed(request.request_id, kind, message))
 
     def _take_compiled(self) -> None:
-        self.wakeup.clear()
         for purpose, result in self._compilations.take():
             if isinstance(purpose, int):
                 self._reports.append(_report(purpose, result))
@@ -234,15 +278,26 @@ class Engine:
                 if not isinstance(result, GrammarError):
                     _log.error("a grammar could not be compiled", exc_info=result)
                 self._scheduler.fail_request(purpose, *_failure(result))
-            elif self._scheduler.release(purpose):
+            elif self._scheduler.serves(purpose):
                 self._matchers.follow(purpose, result.compiled)
                 self._ready.append(_ready(purpose, result))
+                self._meet(purpose, "grammar")
+
+    def _meet(self, request_id: str, need: Need) -> None:
+        """A held request has one thing less to wait for. One that has ended has none."""
+        needs = self._needs.get(request_id)
+        if needs is None:
+            return
+        needs.discard(need)
+        if not needs:
+            del self._needs[request_id]
+            self._scheduler.release(request_id, waited=self._waited.pop(request_id, 0.0))
 
     def _counted(self, counters: EngineCounters) -> EngineCounters:
         """With what grammars did."""
         compilations, matchers = self._compilations, self._matchers
         grammars = GrammarCounters(
-            compiling=self._scheduler.held,
+            compiling=sum("grammar" in needs for needs in self._needs.values()),
             compiled=compilations.compiled,
             cached=compilations.cached,
             refused=compilations.refused,
@@ -316,5 +371,7 @@ def _part_of(plan: Plan, rows: tuple[PlannedRow, ...]) -> Plan:
     """
     pages = {page for row in rows for page in row.sequence.pages}
     copies = tuple(copy for copy in plan.copies if copy.dst in pages)
+    loads = tuple(load for load in plan.loads if load.page in pages)
     elsewhere = {row.sequence.uid for row in plan.rows} - {row.sequence.uid for row in rows}
-    return Plan(plan.step, rows, copies, tuple(uid for uid in plan.retired if uid not in elsewhere))
+    retired = tuple(uid for uid in plan.retired if uid not in elsewhere)
+    return Plan(plan.step, rows, copies, retired, loads=loads)

@@ -10,6 +10,7 @@ or aborts meanwhile. A page that cannot be written is not on disk, and one that 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -33,6 +34,9 @@ READERS = 4
 QUEUED_SPILLS = 256
 """Pages that may wait to be written. The next one is simply not."""
 
+LONGEST_READ = 60.0
+"""Seconds until a read that somebody has asked for is given up."""
+
 Job = Callable[[], None]
 
 
@@ -52,6 +56,7 @@ class _Fetch:
 
     reads: set[_Read]
     claims: list[TierPage]
+    began: float
     due: float
 
 
@@ -96,6 +101,8 @@ class DiskTraffic:
         """Write a page that is in its slot to disk, some time; unless it is there, or too much waits already."""
         meta = page.meta
         if self._disk.holds(meta.root, meta.chain):
+            if page.leaves and self._disk.find(meta.root, meta.chain) is not None:
+                self._host.drop(page)
             return
         if len(self._spills) >= QUEUED_SPILLS:
             self.skipped += 1
@@ -119,11 +126,29 @@ class DiskTraffic:
         return target
 
     def _spilled(self, page: TierPage, target: TierPage, done: Future[bool]) -> None:
-        self._spills.discard(done)
-        self._host.unpin(page)
         self._written(target, done)
+        self._host.unpin(page)
+        if page.leaves and target.filled:
+            self._host.drop(page)
+
+    def write(self, meta: PageMeta, payload: memoryview, *, hits: int, patience: float) -> None:
+        """Write bytes that are nobody else's; while too much waits, wait for that, `patience` seconds at most."""
+        if len(self._spills) >= QUEUED_SPILLS:
+            self.drain(patience, left=QUEUED_SPILLS // 2)
+        target = (
+            None
+            if self._disk.holds(meta.root, meta.chain)
+            else self._reserve(meta, hits=hits, until=-math.inf)
+        )
+        if target is not None:
+            future = self._writer.submit(
+                self._files.write, meta, payload, wanted=lambda: target.wanted, hits=hits
+            )
+            self._spills.add(future)
+            future.add_done_callback(lambda done: self._tell(partial(self._written, target, done)))
 
     def _written(self, target: TierPage, done: Future[bool]) -> None:
+        self._spills.discard(done)
         error = None if done.cancelled() else done.exception()
         if error is not None:
             self._log.warning("a page could not be written to disk: %s", error)
@@ -138,12 +163,14 @@ class DiskTraffic:
 
     # ---- up ----------------------------------------------------------------------------------------------------------
 
-    def fetch(self, request_id: str, found: list[TierPage], first: int) -> bool:
+    def fetch(self, request_id: str, found: list[TierPage], first: int, *, asked_for: bool = False) -> bool:
         """Read the pages `found` on disk, which begin at page `first` of a prompt, into slots. True if that is worth waiting
-        for: `take` names the request when it has waited enough."""
-        if not self._costs.disk_pays(first, len(found)):
+        for, or somebody has asked for it: `take` names the request when it has waited enough."""
+        if not found or not (asked_for or self._costs.disk_pays(first, len(found))):
             return False
-        fetch = _Fetch(set(), [], self._clock() + self._costs.wait_for_disk(first, len(found)))
+        now = self._clock()
+        patience = LONGEST_READ if asked_for else self._costs.wait_for_disk(first, len(found))
+        fetch = _Fetch(set(), [], now, now + patience)
         for source in found:
             read = self._begin(source)
             if read is None:
@@ -209,17 +236,25 @@ class DiskTraffic:
         """When somebody has waited enough, by the clock; None if nobody waits."""
         return min((fetch.due for fetch in self._fetches.values() if fetch.reads), default=None)
 
-    def take(self) -> list[str]:
-        """The requests that have waited enough since the last time: what could be read for them is in their slots."""
-        while self._done:
-            self._done.popleft()()
+    def take(self) -> list[tuple[str, float]]:
+        """The requests that have waited enough since the last time, and how long: what could be read for them is in their
+        slots."""
+        self._work()
         now = self._clock()
         for request_id, fetch in self._fetches.items():
             if fetch.reads and fetch.due <= now:
                 self._ready.append(request_id)
                 self._stop_waiting(request_id, fetch)
         ready, self._ready = self._ready, []
-        return ready
+        return [(name, now - self._fetches[name].began) for name in ready if name in self._fetches]
+
+    def _work(self) -> None:
+        while self._done:
+            self._done.popleft()()
+
+    def read_now(self, meta: PageMeta, into: memoryview) -> bool:
+        """On any thread: fill `into` with a page's bytes; False if they cannot be had."""
+        return self._files.read(meta, into)
 
     def drop(self, request_id: str) -> None:
         """A request was admitted or has ended: its slots are like any others. Unknown ones are ignored."""
@@ -254,12 +289,12 @@ class DiskTraffic:
         for page in pages:
             self._remove(page.meta)
 
-    def drain(self, seconds: float) -> None:
-        """Wait until what was spilled is written, but not longer than that."""
+    def drain(self, seconds: float, *, left: int = 0) -> None:
+        """Wait until no more than `left` pages wait to be written, but not longer than that."""
         due = time.monotonic() + seconds
-        while self._spills and time.monotonic() < due:
+        while len(self._spills) > left and time.monotonic() < due:
             time.sleep(0.002)
-            self.take()
+            self._work()
 
     def close(self) -> None:
         """Nothing is read or written any more, but what has begun ends, and files that have to go go."""

@@ -28,7 +28,8 @@ class Tenant:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """One request and the sequences of it that have not ended. While it is `held` none of them is queued."""
+    """One request and the sequences of it that have not ended. While it is `held` none of them is queued; `waited` seconds of
+    that were for pages from disk."""
 
     request: GenerationRequest
     tenant: Tenant
@@ -38,6 +39,7 @@ class Group:
     account: Account = field(init=False)
     members: list[Member] = field(default_factory=list)
     held: bool = False
+    waited: float = 0.0
     failed: bool = False
 
     def __post_init__(self) -> None:
@@ -51,8 +53,8 @@ class Member(Sequence):
     `limit` is the length at which it ends. A follower waits with its `leader` until that one has computed `awaited`
     positions, which they share. `leading` is the mark by which followers find a leader. `copy_source` is a page held
     until the step that copies from it is over; `in_flight` is set while a step computes a row of this sequence.
-    `found` positions were there when it was last admitted; `reached` were computed before it was last preempted. It has
-    something to publish once `due` positions are computed.
+    `found` positions were there when it was last admitted, `from_below` of them in lower tiers, `from_disk` of those on
+    disk; `reached` were computed before it was last preempted. It has something to publish once `due` positions are computed.
     """
 
     group: Group
@@ -62,6 +64,8 @@ class Member(Sequence):
     in_flight: bool = False
     copy_source: int | None = None
     found: int = 0
+    from_below: int = 0
+    from_disk: int = 0
     reached: int = 0
     due: int = NEVER
     prompt_logprobs: list[TokenLogprob | None] | None = None

@@ -27,6 +27,7 @@ from .batch import PageCopy, Plan, PlannedRow, RowResult, StepResult
 from .deadlines import Deadlines
 from .entries import PendingEntries
 from .group import NEVER, Group, Member, Tenant
+from .lower_tiers import LowerTiers, no_tiers
 from .page_tables import PageTables
 from .request import (
     CacheCounters,
@@ -84,7 +85,8 @@ class Scheduler:
     """Owns every sequence from `submit` to its end, and every page through its cache.
 
     `root_key(namespace, adapter)` names the tree a request shares pages in. At least `watermark_pages` stay available
-    when a sequence is admitted while others run, so that those can grow. `saved` estimates what hits save.
+    when a sequence is admitted while others run, so that those can grow. `saved` estimates what hits save. `tiers` are those
+    below the device, by default none. `lent` counts holds on pages that no sequence has: whoever has them fills them in here.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Scheduler:
         clock: Callable[[], float],
         root_key: Callable[[bytes, bytes], bytes],
         saved: Saved = _nothing_saved,
+        tiers: LowerTiers | None = None,
     ) -> None:
         if not 1 <= max_running <= max_step_tokens:
             raise ValueError(
@@ -117,7 +120,11 @@ class Scheduler:
         self._saved = saved
         self._groups: dict[str, Group] = {}
         self._tenants: dict[str, Tenant] = {}
-        self._tables = PageTables(cache)
+        self.tiers = tiers or no_tiers(cache.page_size)
+        if self.tiers.host.slots:
+            cache.on_evict = self.tiers.evicted
+        self.lent: Counter[int] = Counter()
+        self._tables = PageTables(cache, self.tiers)
         self._waiting = WaitingQueue()
         self._single_flight = SingleFlight(self.page_size)
         self._tips = Tips(cache)
@@ -161,6 +168,11 @@ class Scheduler:
         """Whether the request is held or queued or runs."""
         return request_id in self._groups
 
+    def root_of(self, request: GenerationRequest) -> bytes | None:
+        """Names the tree that a request finds pages in; None if it looks for none."""
+        reads = request.cache.read and request.sampling.prompt_logprobs is None and self.cache.enabled
+        return self._root_key(request.namespace, request.adapter) if reads else None
+
     def submit(self, request: GenerationRequest, *, held: bool = False) -> bool:
         """Queue a request, and say whether it was taken. One that can never run fails at once, as an event.
 
@@ -184,12 +196,14 @@ class Scheduler:
             self._queue(group)
         return True
 
-    def release(self, request_id: str) -> bool:
-        """Queue a request that was held. False, and nothing happens, if it has ended meanwhile."""
+    def release(self, request_id: str, *, waited: float = 0.0) -> bool:
+        """Queue a request that was held, `waited` seconds of that for pages from disk. False, and nothing happens, if it has
+        ended meanwhile."""
         group = self._groups.get(request_id)
         if group is None or not group.held:
             return False
         group.held = False
+        group.waited = waited
         self._held_back -= len(group.members)
         self._queue(group)
         return True
@@ -266,7 +280,8 @@ class Scheduler:
         if not rows:
             return None
         self._totals.steps += 1
-        plan = Plan(self._totals.steps, tuple(rows), tuple(copies), tuple(self._retired))
+        saves, loads = self.tiers.take()
+        plan = Plan(self._totals.steps, tuple(rows), tuple(copies), tuple(self._retired), saves, loads)
         self._retired.clear()
         self._flight = _Flight(plan, members)
         return plan
@@ -295,9 +310,13 @@ class Scheduler:
                 member.group.account.computed += 1
             if member.computed >= member.due:
                 self._publish(member)
+            if member.from_below:
+                member.from_below = 0
+                self.tiers.remember(member.cursor.node)
             if member.followers or member.leading is not None or row.count > 1:
                 self._requeue(self._single_flight.advance(member))
             self._take_outcome(member, row, outcome)
+        self.tiers.settle(saved=result.saved)
         self._flight = None
         self._totals.computed(computed)
         self._check_idle()
@@ -311,6 +330,7 @@ class Scheduler:
         for member in members:
             if member.pages:
                 self._land_late(member, keep=False)
+        self.tiers.settle(saved=False)
         self._flight = None
         self._check_idle()
 
@@ -343,6 +363,7 @@ class Scheduler:
     def check(self) -> None:
         """Assert every invariant of the scheduler, its cache and its pool. Linear in everything."""
         self.cache.check(self._held())
+        self.tiers.check()
         tree = self.cache.survey()
         assert self._census(tree).counters == self.counters(), "a counter is stale"
         members = list(self._members())
@@ -383,7 +404,9 @@ class Scheduler:
             yield from group.members
 
     def _held(self) -> Iterator[int]:
-        """Every page once for each hold a sequence has on it, those only kept for the step in flight included."""
+        """Every page once for each hold a sequence has on it, those only kept for the step in flight included, and what is
+        lent."""
+        yield from self.lent.elements()
         for member in self._members():
             yield from _holds(member)
         if self._flight is not None:
@@ -416,19 +439,22 @@ class Scheduler:
             broken_pauses=cache.broken_pauses,
             followers=totals.followers,
             saved=totals.saved,
+            loading=totals.loading,
             device=TierCounters(
                 bytes=cache.tree_pages * cache.page_bytes,
                 budget=cache.pool.total * cache.page_bytes,
-                hit_tokens=totals.cached_tokens,
+                hit_tokens=totals.cached_tokens - totals.host_tokens - totals.disk_tokens,
                 stored=cache.published,
                 evicted=cache.evicted,
             ),
+            host=self.tiers.host_counters(cache.page_bytes, totals.host_tokens),
+            disk=self.tiers.disk_counters(totals.disk_tokens),
         )
 
     def _check_idle(self) -> None:
         """The one check cheap enough for production: with no request left, all pages are free or in the tree."""
         cache = self.cache
-        if not self._groups and cache.pool.free + cache.tree_pages != cache.pool.total:
+        if not self._groups and not self.lent and cache.pool.free + cache.tree_pages != cache.pool.total:
             self._totals.failed_checks += 1
 
     # ---- submit: a request becomes a group ---------------------------------------------------------------------------
@@ -591,21 +617,21 @@ class Scheduler:
             member = self._waiting.next(self._cached)
             if member is None:
                 break
-            match = self._tables.find(member)
-            lead = self._single_flight.find(member, match.tokens(self.page_size))
+            prefix = self._tables.find(member)
+            lead = self._single_flight.find(member, prefix.match.tokens(self.page_size))
             if lead is not None:
-                self._tables.unpin(match)
+                self._tables.unpin(prefix.match)
                 self._waiting.remove(member)
                 self._single_flight.follow(member, lead.leader, lead.agreed)
                 self._totals.followers += lead.leader.group is not member.group
                 continue
-            if not self._tables.fill(member, match, self.watermark_pages if self._running else 0):
+            if not self._tables.fill(member, prefix, self.watermark_pages if self._running else 0):
                 self._blocked_at = self.cache.freed
                 break
             copy = self._tables.copy_of(member)
             if copy is not None:
                 copies.append(copy)
-            self._start(member, match.gone)
+            self._start(member, prefix.match.gone)
             left -= self._add_row(member, left, members, rows)
         return budget - left
 
@@ -625,21 +651,34 @@ class Scheduler:
         self._expect_page(member)
         if not member.group.account.started:
             self._tell_start(member, gone)
-        self._single_flight.lead(member)
+            self.tiers.used(member.cursor.node)
+        # What is loaded others find after this step: one that needs it too follows, rather than load it again.
+        others_find = member.cursor.depth * self.page_size if member.from_below else member.computed
+        self._single_flight.lead(member, others_find)
 
     def _tell_start(self, member: Member, gone: Gone | None) -> None:
         """Once for a request, by the first of its choices that is admitted: only this hit counts."""
         group, cached = member.group, member.computed
-        saved = self._saved(member.prompt_len, cached, 0.0)
+        on_disk = member.from_disk
+        in_host = member.from_below - on_disk
+        loading = group.waited + self.tiers.loading(member.from_below)
+        saved = self._saved(member.prompt_len, cached, loading)
         group.account.start(cached, saved)
-        self._totals.saved += saved
-        self._totals.prompt_tokens += member.prompt_len
-        self._totals.cached_tokens += cached
+        self._totals.started(member.prompt_len, cached, in_host, on_disk, saved=saved, loading=loading)
         if group.root_key is not None and group.request.cache.read and not member.reads_nothing:
             self._totals.looked_up_tokens += member.prompt_len
         queued = self._clock() - group.arrival
         self._started.append(
-            RequestStarted(group.request.request_id, cached, queued, saved=saved, evicted=evicted(gone))
+            RequestStarted(
+                group.request.request_id,
+                cached,
+                queued,
+                host_tokens=in_host,
+                disk_tokens=on_disk,
+                saved=saved,
+                loading=loading,
+                evicted=None if member.from_below else evicted(gone),
+            )
         )
 
     def _requeue(self, members: list[Member]) -> None:
@@ -696,7 +735,10 @@ class Scheduler:
             member.group.account.wrote(end - written, end)
 
     def _put_entries(self, member: Member, entries: PendingEntries) -> None:
-        member.group.account.entries += entries.put(member.cursor, member.tokens)
+        made = entries.put(member.cursor, member.tokens)
+        member.group.account.entries += made
+        for entry_id in made:
+            self.tiers.make_last(self.cache.path_of(entry_id)[-1])
 
     def _complete_prompt(self, member: Member) -> None:
         """Once for a request, by the first of its choices that gets there."""

@@ -62,17 +62,18 @@ class SingleFlight:
         member.leader = None
         self.following -= 1
 
-    def lead(self, member: Member) -> None:
-        """Mark the page that a running sequence computes next and will publish, unless another leads there."""
+    def lead(self, member: Member, found: int) -> None:
+        """Mark the page after the first `found` tokens of a running sequence, those that others find too: it computes or
+        loads it now and will publish it. Unless another leads there."""
         if member.computed < len(member.tokens):
-            mark = self._mark(member, member.computed, min(len(member.tokens), member.cursor.limit))
+            mark = self._mark(member, found, min(len(member.tokens), member.cursor.limit))
             if mark is not None and self._leaders.setdefault(mark, member) is member:
                 member.leading = mark
 
     def advance(self, member: Member) -> list[Member]:
         """A chunk was computed and published: who of the followers has got what it waited for, or will not get it."""
         self._unmark(member)
-        self.lead(member)
+        self.lead(member, member.computed)
         computed = member.computed
         silent = member.cursor.limit <= computed
         return self._let_go(
@@ -97,7 +98,7 @@ class SingleFlight:
             assert leader is not None
             assert member in leader.followers, "a leader does not know its follower"
             assert leader.status is not Status.FINISHED, "an ended sequence is followed"
-            assert leader.computed < member.awaited, "followed in vain"
+            assert leader.computed < member.awaited or leader.in_flight, "followed in vain"
         for mark, member in self._leaders.items():
             assert member.leading == mark, "a stale mark"
             assert member.status is Status.RUNNING, "a leader that does not run"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .child import Child, describe_exit
 from .client import EngineHealth, EngineStatus
-from .config import EngineConfig
+from .config import STOP_SECONDS, EngineConfig
 from .errors import ChannelError, EngineUnavailable, StartError
 from .heartbeat import INTERVAL, Beat, Vitals, Watchdog
 from .request import EngineInfo, Shutdown, StartFailed, ToClient, ToEngine
@@ -229,7 +229,8 @@ class Supervisor:
 
     async def _ask_to_end(self, child: Child) -> None:
         if child.send(Shutdown()):
-            await asyncio.wait((child.died,), timeout=self._watchdog.stop_timeout)
+            writing = STOP_SECONDS if self._config.cache_dir is not None else 0.0
+            await asyncio.wait((child.died,), timeout=self._watchdog.stop_timeout + writing)
 
     async def _pause(self, delay: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -16,7 +16,10 @@ class Totals:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     looked_up_tokens: int = 0
+    host_tokens: int = 0
+    disk_tokens: int = 0
     saved: float = 0.0
+    loading: float = 0.0
     followers: int = 0
     computed_tokens: int = 0
     recomputed_tokens: int = 0
@@ -26,6 +29,17 @@ class Totals:
     aborted: int = 0
     failed_checks: int = 0
     step_sizes: list[int] = field(default_factory=lambda: [0] * (len(STEP_SIZES) + 1))
+
+    def started(
+        self, prompt: int, cached: int, in_host: int, on_disk: int, *, saved: float, loading: float
+    ) -> None:
+        """A request was admitted; of its prompt so many tokens were cached, and of those so many below the device."""
+        self.prompt_tokens += prompt
+        self.cached_tokens += cached
+        self.host_tokens += in_host
+        self.disk_tokens += on_disk
+        self.saved += saved
+        self.loading += loading
 
     def computed(self, tokens: int) -> None:
         """A step that computed this many tokens is over."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+from ..flushing import takes_whole_roots
 from ..lease import FlushScope, TenantLimits
 from .host import TierTotals
 from .index import Rank, Root, TierIndex, TierPage
@@ -17,7 +18,7 @@ from .page_file import FoundPage
 
 
 class DiskTier:
-    """`capacity` pages at most. Whoever calls what takes pages out removes their files: the calls return them."""
+    """`capacity` pages of `page_bytes` in files, at most. Whoever calls what takes pages out removes their files: the calls return them."""
 
     def __init__(
         self,
@@ -25,7 +26,9 @@ class DiskTier:
         *,
         limits: Callable[[str], TenantLimits] = lambda tenant: TenantLimits(),
         clock: Callable[[], float],
+        page_bytes: int = 0,
     ) -> None:
+        self.page_bytes = page_bytes
         self.index = TierIndex(capacity, limits=limits, clock=clock)
         self.totals = TierTotals()
 
@@ -90,12 +93,12 @@ class DiskTier:
 
     def flush(self, scope: FlushScope) -> tuple[list[Root], list[TierPage]]:
         """Drop what fits a scope: whole roots in O(1) each, or page by page."""
-        if scope.group is None and scope.tag is None and scope.idle_for is None:
+        if takes_whole_roots(scope):
             roots = self.index.matching_roots(scope)
             for root in roots:
                 self.index.drop_root(root)
             return roots, []
-        pages = list(self.index.select(scope))
+        pages = self.index.select(scope)
         for page in pages:
             self.index.remove(page)
         return [], pages

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..flushing import takes_whole_roots
 from ..lease import FlushScope, TenantLimits
 from .index import Rank, Root, TierIndex, TierPage
 from .page import PageMeta
@@ -90,21 +91,23 @@ class HostTier:
         if not page.pins and self._leaving.pop(page.place, None) is not None:
             self._free.append(page.place)
 
-    def drop(self, page: TierPage) -> None:
-        """Nobody finds it any more; its slot is free once nobody has it pinned."""
-        if page.wanted:
-            self.index.remove(page)
-            self._let_go(page)
+    def drop(self, page: TierPage) -> bool:
+        """Nobody finds it any more; its slot is free once nobody has it pinned. False if it was gone already."""
+        if not page.wanted:
+            return False
+        self.index.remove(page)
+        self._let_go(page)
+        return True
 
     def flush(self, scope: FlushScope) -> int:
         """Drop what fits a scope, whole roots in O(1) each; how many pages it were."""
-        if scope.group is None and scope.tag is None and scope.idle_for is None:
+        if takes_whole_roots(scope):
             roots = self.index.matching_roots(scope)
             for root in roots:
                 self.index.drop_root(root)
             self._dead += roots
             return sum(len(root.pages) for root in roots)
-        pages = list(self.index.select(scope))
+        pages = self.index.select(scope)
         for page in pages:
             self.drop(page)
         return len(pages)

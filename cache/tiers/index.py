@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from ..flushing import fits_root, takes_whole_roots
 from ..lease import FlushScope, TenantLimits
 from .page import PageMeta
 
@@ -30,7 +31,7 @@ class Rank(enum.IntEnum):
 class Root:
     """The pages of one root. `alive` until it is flushed; whatever still writes one of its pages then stops.
 
-    Other threads only read `alive`.
+    `kids` are pages by the chain right above them, which may be in another tier. Other threads only read `alive`.
     """
 
     key: bytes
@@ -38,9 +39,7 @@ class Root:
     namespace: bytes
     adapter: bytes
     pages: dict[bytes, TierPage] = field(default_factory=dict)
-    kids: Counter[bytes] = field(
-        default_factory=Counter
-    )  # by the chain right above, which may be in another tier
+    kids: dict[bytes, set[TierPage]] = field(default_factory=dict)
     alive: bool = True
 
 
@@ -49,7 +48,8 @@ class TierPage:
     """A page in a tier. `place` is what the tier keeps it at; it can be read once it is `filled`.
 
     `pins` count those who read or write it: it cannot go before they are done. `lasting`: it is to be written to disk too;
-    `from_disk`: it came from there, and nobody has used it since. It was used at `used`, by the index's clock,
+    `from_disk`: it came from there, and nobody has used it since; `leaves`: once it
+    is there it is to be nowhere else. It was used at `used`, by the index's clock,
     `hits` times, and is leased until `until`. Out of the tier it is not `alive`, which is all that other threads look at.
     """
 
@@ -63,6 +63,7 @@ class TierPage:
     filled: bool = False
     lasting: bool = False
     from_disk: bool = False
+    leaves: bool = False
     alive: bool = True
     stamp: int = 0
 
@@ -117,26 +118,43 @@ class TierIndex:
         for root in self.roots.values():
             yield from root.pages.values()
 
-    def select(self, scope: FlushScope) -> Iterator[TierPage]:
-        """The pages that fit a scope, tiers and entries aside: walks the roots that do."""
-        for root in self.matching_roots(scope):
-            for page in root.pages.values():
-                meta = page.meta
-                if (
-                    (scope.group is None or meta.group == scope.group)
-                    and (scope.tag is None or meta.tag == scope.tag)
-                    and (scope.idle_for is None or self.now() - page.used >= scope.idle_for)
-                ):
-                    yield page
+    def select(self, scope: FlushScope) -> list[TierPage]:
+        """The pages that fit a scope by what they carry, and all below those: walks the roots that do. Entries are not known
+        here."""
+        if scope.entry_id is not None:
+            return []
+        return self.with_below(
+            page
+            for root in self.matching_roots(scope)
+            for page in root.pages.values()
+            if scope.group in (None, page.meta.group)
+            and scope.tag in (None, page.meta.tag)
+            and (scope.idle_for is None or self.now() - page.used >= scope.idle_for)
+        )
+
+    def with_below(self, pages: Iterable[TierPage]) -> list[TierPage]:
+        """These pages and all that go on from them, each once."""
+        found: dict[TierPage, None] = {}
+        left = list(pages)
+        while left:
+            page = left.pop()
+            if page not in found:
+                found[page] = None
+                left += page.root.kids.get(page.meta.chain, ())
+        return list(found)
 
     def matching_roots(self, scope: FlushScope) -> list[Root]:
         return [
             root
             for root in self.roots.values()
-            if (scope.tenant is None or root.tenant == scope.tenant)
-            and (scope.namespaces is None or root.namespace in scope.namespaces)
-            and (scope.adapter is None or root.adapter == scope.adapter)
+            if fits_root(scope, tenant=root.tenant, namespace=root.namespace, adapter=root.adapter)
         ]
+
+    def count_matching(self, scope: FlushScope) -> int:
+        """How many pages a flush would drop."""
+        if takes_whole_roots(scope):
+            return sum(len(root.pages) for root in self.matching_roots(scope))
+        return len(self.select(scope))
 
     # ---- changing ----------------------------------------------------------------------------------------------------
 
@@ -150,7 +168,7 @@ class TierIndex:
         page = TierPage(meta, root, self.now() if used is None else used, hits=hits, until=until, pins=1)
         assert meta.chain not in root.pages, "a page twice in a tier"
         root.pages[meta.chain] = page
-        root.kids[meta.parent] += 1
+        root.kids.setdefault(meta.parent, set()).add(page)
         self._count(root.tenant, 1)
         if until > self.now():
             self._lease(page)
@@ -198,7 +216,7 @@ class TierIndex:
         page.alive = False
         del root.pages[page.meta.chain]
         above = page.meta.parent
-        root.kids[above] -= 1
+        root.kids[above].remove(page)
         if not root.kids[above]:
             del root.kids[above]
             if (parent := root.pages.get(above)) is not None:
@@ -317,15 +335,16 @@ class TierIndex:
             assert root.alive, "a flushed root is found"
             assert root.key == key
             assert root.pages, "an empty root"
-            assert root.kids == Counter(page.meta.parent for page in root.pages.values()), (
-                "a miscounted child"
-            )
+            kids = [page for kids in root.kids.values() for page in kids]
+            assert Counter(kids) == Counter(root.pages.values()), "a child that is none, or is missing"
+            assert all(page.meta.parent == above for above, kids in root.kids.items() for page in kids)
+            assert all(root.kids.values()), "a parent of nobody"
             tenants[root.tenant] += len(root.pages)
             for chain, page in root.pages.items():
                 assert page.alive, "a removed page is found"
                 assert page.root is root
                 assert page.meta.chain == chain
-                if page.filled and not page.pins and not root.kids[chain]:
+                if page.filled and not page.pins and chain not in root.kids:
                     assert id(page) in current, "an idle leaf cannot go"
         assert tenants == self.tenants, "a tenant's count"
         assert self.count == sum(tenants.values()) <= self.capacity, "more pages than there is room for"

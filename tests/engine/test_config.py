@@ -28,6 +28,7 @@ from engine.llm import LLM
                 "max_running",
                 "max_step_tokens",
                 "threads",
+                "disk_bytes",
             )
             for value in (0, -3)
         ),
@@ -35,6 +36,10 @@ from engine.llm import LLM
         ({"watermark": -0.1}, "watermark"),
         ({"watermark": math.nan}, "watermark"),
         ({"failpoints": ("crash=1",)}, "test mode"),
+        ({"host_bytes": -1}, "host_bytes must be at least 0, not -1"),
+        ({"disk_bytes": 1000}, "cache_dir, and none is configured"),
+        ({"host_bytes": 1000, "prefix_cache": False}, "turned off"),
+        ({"cache_dir": "somewhere", "prefix_cache": False}, "turned off"),
     ],
 )
 def test_what_no_model_could_start_with(setting: dict[str, Any], message: str, tmp_path: Path) -> None:

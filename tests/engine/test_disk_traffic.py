@@ -95,7 +95,7 @@ class Machine:
         ready: list[str] = []
         due = time.monotonic() + 10
         while time.monotonic() < due:
-            ready += self.traffic.take()
+            ready += [name for name, _ in self.traffic.take()]
             self.check()
             if not self.traffic._spills and not self.traffic._reads and not self.traffic._done:
                 return ready
@@ -192,8 +192,8 @@ def test_nobody_waits_longer_than_it_is_worth(machine: Machine) -> None:
     machine.traffic.fetch("r", machine.sources(*PATH), 0)
     assert machine.traffic.next_due is not None
     assert machine.traffic.take() == []
-    machine.clock.now = machine.traffic.next_due
-    assert machine.traffic.take() == ["r"]
+    due = machine.clock.now = machine.traffic.next_due
+    assert machine.traffic.take() == [("r", due)]
     assert machine.traffic.next_due is None
     machine.traffic.drop("r")
     machine.files.gate.set()

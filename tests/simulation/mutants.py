@@ -8,14 +8,19 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+from cache.lease import FlushScope
 from cache.prefix_cache import Cursor, Match, PrefixCache
 from cache.radix import Node
+from cache.tiers.host import HostTier
+from cache.tiers.index import TierPage
+from cache.tiers.page import PageMeta
 from cache.tombstones import Gone
-from engine.batch import Masks, PageCopy, Plan, PlannedRow, RowResult, StepResult
+from engine.batch import Masks, PageCopy, PageLoad, PageSave, Plan, PlannedRow, RowResult, StepResult
 from engine.group import Group, Member
+from engine.lower_tiers import LowerTiers
 from engine.masks import Mask, StepMasks
 from engine.matchers import Matchers, Place
-from engine.page_tables import PageTables
+from engine.page_tables import PageTables, Prefix
 from engine.request import FailureKind, FinishReason, GenerationRequest, TokenLogprob
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence, Status
@@ -142,8 +147,8 @@ class ForgetsGenerated(Scheduler):
 class WritesToSharedTail(PageTables):
     """A shared tail page goes into the page table itself instead of a copy."""
 
-    def fill(self, member: Member, match: Match, reserve: int) -> bool:
-        filled = super().fill(member, match, reserve)
+    def fill(self, member: Member, prefix: Prefix, reserve: int) -> bool:
+        filled = super().fill(member, prefix, reserve)
         copy = self.copy_of(member)
         if copy is not None:
             self._cache.release([copy.dst])
@@ -221,7 +226,7 @@ class IgnoresDeadlines(Scheduler):
     """Only a queued request is dropped at its deadline."""
 
     def _fail(self, group: Group, kind: FailureKind, message: str) -> None:
-        if kind != "deadline" or not group.started:
+        if kind != "deadline" or not group.account.started:
             super()._fail(group, kind, message)
 
 
@@ -437,10 +442,62 @@ class FollowsForEver(Matchers):
         pass
 
 
+class BelievesLostSaves(LowerTiers):
+    """What a lost step was to save is taken for saved."""
+
+    def settle(self, *, saved: bool) -> None:
+        super().settle(saved=True)
+
+
+class LoadsNothing(LowerTiers):
+    """What is found below counts as there, and is never loaded."""
+
+    def take(self) -> tuple[tuple[PageSave, ...], tuple[PageLoad, ...]]:
+        saves, _ = super().take()
+        return saves, ()
+
+
+class LoadsInDisorder(LowerTiers):
+    """Pages come up in each other's places."""
+
+    def load(self, found: Tokens[TierPage], pages: Tokens[int]) -> int:
+        return super().load(found, pages[::-1])
+
+
+class LoadsUnpinned(LowerTiers):
+    """A slot that is to be loaded from may be given away first."""
+
+    def load(self, found: Tokens[TierPage], pages: Tokens[int]) -> int:
+        from_disk = super().load(found, pages)
+        self.let_go(found)
+        return from_disk
+
+
+class SavesTheNextPage(LowerTiers):
+    """A page is saved from where another is."""
+
+    def keep(self, meta: PageMeta, page: int, **standing: Any) -> bool:
+        return super().keep(meta, max(page - 1, 0), **standing)
+
+
+class FindsUnfilled(HostTier):
+    """A page is found before its bytes have come."""
+
+    def find(self, root: bytes, chain: bytes) -> TierPage | None:
+        return self.index.get(root, chain)
+
+
+class FlushesNothing(HostTier):
+    """A flush of the host's memory forgets it."""
+
+    def flush(self, scope: FlushScope) -> int:
+        return 0
+
+
 def with_tables(tables: type[PageTables]) -> Callable[..., Scheduler]:
     def build(**options: Any) -> Scheduler:
         scheduler = Scheduler(**options)
-        scheduler._tables = tables(scheduler.cache)
+        scheduler._tables = tables(scheduler.cache, scheduler.tiers)
         return scheduler
 
     return build
@@ -486,6 +543,11 @@ MUTANTS: dict[str, Callable[[], Parts]] = {
             FollowsForEver,
         )
     },
+    **{
+        cls.__name__: (lambda cls=cls: Parts(tiers=cls))
+        for cls in (BelievesLostSaves, LoadsNothing, LoadsInDisorder, LoadsUnpinned, SavesTheNextPage)
+    },
+    **{cls.__name__: (lambda cls=cls: Parts(host=cls)) for cls in (FindsUnfilled, FlushesNothing)},
     **{
         cls.__name__: (lambda cls=cls: Parts(scheduler=cls))
         for cls in (

@@ -13,9 +13,12 @@ OPERATIONS = 300
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
 def test_every_invariant_holds(first: int) -> None:
+    below = 0
     for seed in range(first, first + 10):
         report = Simulation(seed).run(OPERATIONS)
         assert report.finished > 0, f"SEED={seed} finished nothing and so shows nothing"
+        below += report.below
+    assert below > 0, "nothing was found below the device, and so nothing is shown of it"
 
 
 def test_a_seed_is_a_run() -> None:

@@ -11,15 +11,17 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from msgspec import structs
 
 from cache.lease import CachePolicy
 from cache.prefix_cache import PrefixCache
+from cache.tiers.host import HostTier
 from engine.batch import Plan, RowResult, StepResult
 from engine.hash_model import END_OF_TEXT, IM_END, SPECIALS, reference
+from engine.lower_tiers import LowerTiers
 from engine.matchers import Matchers
 from engine.request import GenerationRequest, RequestEnded, SamplingParams
 from engine.scheduler import Scheduler
@@ -28,6 +30,8 @@ from grammar.errors import DeadEnd
 from grammar.spec import Lark
 from grammar.vocabulary import byte_vocabulary
 from tests.fakes import DiceGrammar, ManualClock, WordRunner
+
+from .below import Below
 
 OUR_MISTAKES = ("the model gave no token", "the engine failed while following the grammar")
 
@@ -44,6 +48,8 @@ class Parts:
     scheduler: Callable[..., Scheduler] = Scheduler
     matchers: Callable[..., Matchers] = Matchers
     cache: Callable[..., PrefixCache] = PrefixCache
+    tiers: Callable[..., LowerTiers] = LowerTiers
+    host: Callable[..., HostTier] = HostTier
     root_key: Callable[[bytes, bytes], bytes] = lambda namespace, adapter: namespace + b"/" + adapter
 
 
@@ -70,6 +76,8 @@ class Report:
     operations: int
     digest: str
     finished: int
+    below: int
+    """Tokens that were found in lower tiers."""
 
 
 @dataclass(slots=True)
@@ -79,6 +87,7 @@ class _Tally:
     computed: int = 0
     prompt: int = 0
     cached: int = 0
+    below: int = 0
     aborted: int = 0
     steps: int = 0
     accounted: int = 0
@@ -95,6 +104,19 @@ class Simulation:
         self.cache = self.parts.cache(
             self.pages, self.page_size, clock=self.clock, enabled=draw.random() < 0.9
         )
+        self.runner = WordRunner(self.pages, self.page_size)
+        self.below: Below | None = None
+        if self.cache.enabled and draw.random() < 0.6:
+            slots = draw.randrange(1, 2 * self.pages)
+            self.below = Below(
+                draw,
+                self.runner,
+                self.clock,
+                host=self.parts.host,
+                tiers=self.parts.tiers,
+                slots=slots,
+                page_size=self.page_size,
+            )
         max_running = draw.randrange(1, 7)
         self.budget = draw.randrange(max_running, 24)
         self.max_length = draw.randrange(20, 60)
@@ -106,10 +128,10 @@ class Simulation:
             watermark_pages=draw.randrange(3),
             clock=self.clock,
             root_key=self.parts.root_key,
+            tiers=None if self.below is None else self.below.tiers,
         )
         self.patience = self.scheduler._waiting.patience = draw.randrange(2, 6)
         self.passed: Counter[Place] = Counter()
-        self.runner = WordRunner(self.pages, self.page_size)
         self.threads = _Threads(draw)
         self.matchers = self.parts.matchers(
             self.threads, BYTES, forces=draw.random() < 0.8, clock=self.clock, shortest_wait=0.0
@@ -140,7 +162,7 @@ class Simulation:
             self._drain()
         except Exception as error:
             raise AssertionError(f"SEED={self.seed} operation {self.operations}: {error!r}") from error
-        return Report(self.operations, self.log.hexdigest(), self.finished)
+        return Report(self.operations, self.log.hexdigest(), self.finished, self.tally.below)
 
     def _operate(self) -> None:
         self.operations += 1
@@ -151,7 +173,7 @@ class Simulation:
         elif dice < 0.24:
             self._abort()
         elif dice < 0.25:
-            self.scheduler.flush()
+            self._flush()
         elif dice < 0.26:
             self.cache.pool.deny(self.random.randrange(1, 4))
         elif dice < 0.265:
@@ -162,6 +184,8 @@ class Simulation:
             self._release()
         elif dice < 0.32:
             self.threads.work()
+        elif dice < 0.36 and self.below is not None:
+            self.below.begin()
         else:
             self._step(self.random.random())
         self._hear()
@@ -186,7 +210,9 @@ class Simulation:
         assert not self.scheduler.has_work
         assert all(client.closed for client in self.clients.values()), "no account came"
         assert self.tally.accounted == self.tally.computed, "what was computed is on no account"
-        self.scheduler.flush()
+        self._flush()
+        if self.below is not None:
+            self.below.drain()
         self.cache.reclaim()
         assert self.cache.pool.free == self.pages, "not everything came back"
         assert self.cache.survey().namespaces == 0, "an empty namespace stayed"
@@ -194,6 +220,11 @@ class Simulation:
         assert not self.matchers._places, "a matcher is kept for nobody"
 
     # ---- operations --------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        self.scheduler.flush()
+        if self.below is not None:
+            self.below.flush()
 
     def _submit(self) -> None:
         draw = self.random
@@ -280,6 +311,8 @@ class Simulation:
         elif dice < 0.02:
             if self.random.random() < 0.5:
                 self._run(self.plan)  # it is the commit that broke
+            elif self.random.random() < 0.5:
+                self.runner.save(self.plan)  # it broke after that
             self.runner.garble(self.plan)
             concerned = {row.sequence.request.request_id for row in self.plan.rows}
             alive = {name for name in self.clients if self.clients[name].open}
@@ -297,11 +330,14 @@ class Simulation:
 
     def _run(self, plan: Plan, *, twice: bool = False) -> StepResult:
         """As an engine does, who runs a step again if the first attempt raised."""
+        saved = not plan.saves or self.random.random() < 0.95
+        if saved:
+            self.runner.save(plan)
         masks = self.matchers.start(plan)
         if twice:
             self.runner.run(plan, masks)
             self.runner.garble(plan)
-        return self.matchers.advance(plan, self.runner.run(plan, masks))
+        return replace(self.matchers.advance(plan, self.runner.run(plan, masks)), saved=saved)
 
     def _spoil(self, plan: Plan, result: StepResult) -> StepResult:
         """One row comes out as NaN, and so does what it wrote."""
@@ -310,7 +346,7 @@ class Simulation:
         self.runner.garble(Plan(plan.step, (row,)))
         rows = list(result.rows)
         rows[broken] = RowResult(error="the logits are not finite")
-        return StepResult(tuple(rows))
+        return replace(result, rows=tuple(rows))
 
     def _plan(self) -> None:
         before = set(self.running)
@@ -366,6 +402,8 @@ class Simulation:
             client.started = True
             self.tally.prompt += len(client.request.prompt)
             self.tally.cached += started.cached_tokens
+            self.tally.below += started.host_tokens + started.disk_tokens
+            assert started.host_tokens + started.disk_tokens <= started.cached_tokens
             client.cached = started.cached_tokens
             self._check_cached(client, started.cached_tokens)
         for cached in events.cached:
