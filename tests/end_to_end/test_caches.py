@@ -209,7 +209,10 @@ async def test_caches_outlive_the_server(serve: Serve, tmp_path: Path) -> None:
     assert (got["name"], got["ttl"], got["tokens"]) == ("kind", "1h", made["tokens"])
     assert got["status"] in {"cold", "active"}
     assert shown(second, flushed)["status"] == "flushed"
-    assert second.post(f"/v1/caches/{made['id']}/warm", {}).json()["status"] == "active"
+    warmed = second.post(f"/v1/caches/{made['id']}/warm", {}).json()
+    assert warmed["status"] == "active"
+    # what a stop in order has written to disk is read again instead of being computed
+    assert warmed["usage"]["prompt_tokens_details"]["cached_tokens"] >= made["tokens"] // 16 * 16
     again = make(second, text, name="kind")
     assert again["id"] == made["id"]
 
@@ -252,3 +255,41 @@ async def test_of_all_ways_to_end_none_leaves_a_promise_behind(serve: Serve) -> 
 def _pinned(server: Server) -> int:
     tenants = server.get("/v1/caches/stats").json()["tenants"]
     return sum(each["pinned_pages"] for each in tenants)
+
+
+async def test_files_go_from_server_to_server(serve: Serve) -> None:
+    first, second = serve(), serve(*KEYS, key="sk-root")
+    text = system(40)
+    made = make(first, text, name="kind")
+    exported = first.post(f"/v1/caches/{made['id']}/export", {})
+    assert exported.status == 200
+    headers = {"Content-Type": "application/octet-stream"}
+    taken = second.post("/v1/caches/import?ttl=5m", exported.body, key="sk-alpha", headers=headers)
+    assert taken.status == 200, taken.body
+    assert taken.json()["status"] == "active"
+    ask = chat("what is it?", system=text)
+    (got,) = await check_all(second, [ask], key="sk-alpha")
+    assert got.cached >= made["tokens"]
+    (theirs,) = await check_all(second, [ask], key="sk-beta")
+    assert theirs.cached <= OPENING
+    for spoiled in (exported.body[:-1], exported.body[:-20] + bytes(20), exported.body + b"x"):
+        refused = second.post("/v1/caches/import", spoiled, key="sk-beta", headers=headers)
+        assert (refused.status, refused.error["code"]) == (400, "invalid_cache_file")
+    (theirs,) = await check_all(second, [chat("so?", system=text)], key="sk-beta")
+
+
+async def test_tiers_are_moved_between(serve: Serve) -> None:
+    server = serve("--host-cache", "64MiB")
+    text = system(50)
+    made = make(server, text)
+    tokens = made["tokens"]
+    down = server.post(f"/v1/caches/{made['id']}/demote", {}).json()
+    full = tokens // 16 * 16  # of a page that is not full nothing goes down
+    assert down["tiers"] == {"device": 0, "host": full, "disk": 0}
+    assert down["status"] == "active"
+    ask = chat("?", system=text)
+    assert looked_up(server, ask)["hit_tokens_by_tier"] == {"device": 0, "host": full, "disk": 0}
+    up = server.post(f"/v1/caches/{made['id']}/promote", {}).json()
+    assert up["tiers"]["device"] == full
+    (got,) = await check_all(server, [ask])
+    assert got.cached == full
