@@ -7,7 +7,7 @@ like, so only those used most are kept apart; what is no longer kept apart is st
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 
 import msgspec
 from msgspec import structs
@@ -15,6 +15,7 @@ from msgspec import structs
 from engine.request import RequestEnded
 
 from ..desk import Submission
+from .reasons import Finding
 from .report import finding_of
 from .settled import Settled, settle
 
@@ -29,7 +30,7 @@ OTHER_REASON = "other"
 @dataclass(slots=True)
 class Counts:
     """Sums over requests that have ended. Tokens of prompts are `computed` or came from a tier; `written` of the prompt's are
-    new in the cache. `saved` and `loading` are seconds of the device's time."""
+    new in the cache. `saved` is seconds of the device's time. `reasons` counts prompts by why so much of them was found."""
 
     requests: int = 0
     unfinished: int = 0
@@ -40,10 +41,21 @@ class Counts:
     written: int = 0
     completion: int = 0
     saved: float = 0.0
+    reasons: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Counts) -> None:
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        self.requests += other.requests
+        self.unfinished += other.unfinished
+        self.computed += other.computed
+        self.device += other.device
+        self.host += other.host
+        self.disk += other.disk
+        self.written += other.written
+        self.completion += other.completion
+        self.saved += other.saved
+        for reason, count in other.reasons.items():
+            known = reason in self.reasons or len(self.reasons) < MOST_REASONS
+            self.reasons[reason if known else OTHER_REASON] += count
 
     @property
     def prompt(self) -> int:
@@ -51,7 +63,8 @@ class Counts:
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts as a client sees them. `prompt_tokens` is the sum of `tokens`, by where they came from."""
+    """Counts as a client sees them. `prompt_tokens` is the sum of `tokens`, by where they came from; `reasons` counts prompts by
+    why so much of them was found."""
 
     requests: int
     unfinished_requests: int
@@ -60,6 +73,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     written_tokens: int
     completion_tokens: int
     saved_seconds: float
+    reasons: dict[str, int]
 
 
 class Named(Usage, frozen=True, kw_only=True):
@@ -69,11 +83,9 @@ class Named(Usage, frozen=True, kw_only=True):
 
 
 class TenantStats(Usage, frozen=True, kw_only=True):
-    """`reasons` counts prompts by why so much of them was found. `other_keys` sums up the keys that are not listed, of which
-    a part may have been used before they were."""
+    """`other_keys` sums up the keys that are not listed, and what listed ones did before they were."""
 
     tenant: str
-    reasons: dict[str, int]
     keys: list[Named]
     other_keys: Usage
     objects: list[Named]
@@ -110,7 +122,6 @@ class Most:
 class _Tenant:
     def __init__(self) -> None:
         self.counts = Counts()
-        self.reasons: Counter[str] = Counter()
         self.keys = Most()
         self.objects = Most()
 
@@ -120,8 +131,7 @@ class Accounting:
 
     def __init__(self) -> None:
         self._tenants: dict[str, _Tenant] = {}
-        self.reasons: Counter[str] = Counter()
-        """Prompts of all tenants by why so much of them was found."""
+        self.everybody = Counts()
 
     def submitted(self, submission: Submission) -> None:
         """Nothing is known yet."""
@@ -130,16 +140,14 @@ class Accounting:
         """Why the prompt was found so far is counted with all the rest: others may still be finding it out."""
 
     def ended(self, submission: Submission, account: RequestEnded | None) -> None:
+        counts = _counts(settle(submission.generation, account), finding_of(submission.generation))
         tenant = self._tenants.setdefault(submission.caller.tenant.id, _Tenant())
-        counts = _counts(settle(submission.generation, account))
+        self.everybody.add(counts)
         tenant.counts.add(counts)
         if submission.job.cache_key is not None:
             tenant.keys.add(submission.job.cache_key, counts)
         if submission.job.cache_id is not None:
             tenant.objects.add(submission.job.cache_id, counts)
-        if (finding := finding_of(submission.generation)) is not None:
-            self._count(tenant.reasons, finding.reason)
-            self._count(self.reasons, finding.reason)
 
     def stats(self, tenant: str | None = None) -> list[TenantStats]:
         """Of one tenant, zeros if it has not been here yet, or of all that have."""
@@ -156,13 +164,8 @@ class Accounting:
         """By tenant."""
         return [(name, held.counts) for name, held in sorted(self._tenants.items())]
 
-    @staticmethod
-    def _count(reasons: Counter[str], reason: str) -> None:
-        known = reason in reasons or len(reasons) < MOST_REASONS
-        reasons[reason if known else OTHER_REASON] += 1
 
-
-def _counts(settled: Settled) -> Counts:
+def _counts(settled: Settled, finding: Finding | None) -> Counts:
     return Counts(
         requests=1,
         unfinished=settled.status != "ok",
@@ -173,13 +176,13 @@ def _counts(settled: Settled) -> Counts:
         written=settled.written,
         completion=settled.completion,
         saved=settled.saved,
+        reasons=Counter() if finding is None else Counter((finding.reason,)),
     )
 
 
 def _stats(name: str, tenant: _Tenant) -> TenantStats:
     return TenantStats(
         tenant=name,
-        reasons=dict(tenant.reasons.most_common()),
         keys=_named(tenant.keys),
         other_keys=_usage(tenant.keys.other),
         objects=_named(tenant.objects),
@@ -206,4 +209,5 @@ def _usage(counts: Counts) -> Usage:
         written_tokens=counts.written,
         completion_tokens=counts.completion,
         saved_seconds=round(counts.saved, 6),
+        reasons=dict(counts.reasons.most_common()),
     )

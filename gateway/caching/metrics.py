@@ -87,7 +87,10 @@ class CacheMetrics(Collector):
             {"computed": computed, **found},
         )
         yield self._total(
-            "prompts", "Prompts by why so much of them was found.", "reason", self._accounting.reasons
+            "prompts",
+            "Prompts by why so much of them was found.",
+            "reason",
+            self._accounting.everybody.reasons,
         )
         for name, meaning, value in (
             ("written_tokens", "Tokens that were new in the cache.", counters.written_tokens),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from dataclasses import fields
 from typing import Any
 
@@ -25,7 +26,9 @@ CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_to
 def test_what_is_summed_up_is_still_in_the_sum(uses: list[tuple[int, int]], kept: int) -> None:
     most, total = Most(kept), Counts()
     for name, tokens in uses:
-        counts = Counts(requests=1, computed=tokens, saved=tokens / 2)
+        counts = Counts(
+            *(tokens + i for i in range(8)), saved=tokens / 2, reasons=Counter([f"word {tokens}"])
+        )
         most.add(str(name), counts)
         total.add(counts)
         assert len(most.most()) <= 2 * kept
@@ -50,11 +53,11 @@ def test_what_is_used_most_is_told_apart_among_many() -> None:
 
 
 def test_words_for_reasons_are_bounded() -> None:
-    accounting = Accounting()
+    counts = Counts()
     for i in range(200):
-        accounting._count(accounting.reasons, f"word {i}")
-    assert len(accounting.reasons) == MOST_REASONS + 1
-    assert accounting.reasons[OTHER_REASON] == 200 - MOST_REASONS
+        counts.add(Counts(reasons=Counter([f"word {i}"])))
+    assert len(counts.reasons) == MOST_REASONS + 1
+    assert counts.reasons[OTHER_REASON] == 200 - MOST_REASONS
 
 
 # -- the engine's totals -----------------------------------------------------------------------------------------------
