@@ -24,7 +24,7 @@ def both(desk: Desk, scope: FlushScope) -> Flushed:
     desk.check()
     again = desk.cache.flush(scope, dry_run=True)
     assert again == replace(Flushed(), kept=again.kept), "something was left"
-    return done
+    return replace(done, nodes=())
 
 
 @pytest.fixture
