@@ -403,7 +403,7 @@ class PrefixCache:
         """Make every whole page of `tokens[:computed]` findable that may be. `pages` is the sequence's page table."""
         full = min(computed, cursor.limit) // self.page_size
         if full > cursor.depth and self.enabled:
-            self._publish_pages(cursor, tokens, pages, full)
+            self._trim(self._publish_pages(cursor, tokens, pages, full).root.account)
 
     def publish_tail(
         self, cursor: Cursor, tokens: Sequence[int], pages: Sequence[int], computed: int
@@ -419,14 +419,16 @@ class PrefixCache:
         if full > cursor.depth:
             self._publish_pages(cursor, tokens, pages, full)
         key = tuple(tokens[full * self.page_size : computed])
-        if not key or full < cursor.depth:
-            return cursor.node
-        parent = self._parent(cursor, tokens, pages)
-        tip = self._insert(cursor, parent, key, pages[full], self._clock())
-        self._trim(tip.root.account)
+        tip = cursor.node
+        if key and full == cursor.depth:
+            parent = self._parent(cursor, tokens, pages)
+            tip = self._insert(cursor, parent, key, pages[full], self._clock())
+        if tip is not None:
+            self._trim(tip.root.account)
         return tip
 
-    def _publish_pages(self, cursor: Cursor, tokens: Sequence[int], pages: Sequence[int], full: int) -> None:
+    def _publish_pages(self, cursor: Cursor, tokens: Sequence[int], pages: Sequence[int], full: int) -> Node:
+        """The last of them. Their tenant may be above its quota now; but nothing is taken before all of them stand."""
         size = self.page_size
         now = self._clock()
         parent = self._parent(cursor, tokens, pages)
@@ -435,7 +437,7 @@ class PrefixCache:
         cursor.node = parent
         cursor.depth = full
         cursor.counted = max(cursor.counted, full)  # what a sequence wrote itself it does not find
-        self._trim(parent.root.account)
+        return parent
 
     def _parent(self, cursor: Cursor, tokens: Sequence[int], pages: Sequence[int]) -> Node:
         """The node that the cursor's next page goes below."""
@@ -790,6 +792,14 @@ class PrefixCache:
         pages = -(-tokens // self.page_size)
         self.accounts.reserve(self.accounts.of(tenant), pages)
         return pages
+
+    def pinned_of(self, root_key: bytes, prompt: Sequence[int], count: int) -> int:
+        """How many of the first `count` tokens of a prompt stand on pages that are pinned hard already."""
+        nodes, tail, shared = self._tree.walk(root_key, prompt, len(prompt))
+        pinned = sum(node.pins > 0 for node in nodes) * self.page_size
+        if tail is not None and tail.pins and pinned + shared == len(prompt):
+            pinned += shared  # with a token more it could be another page
+        return min(pinned, count)
 
     def release_pins(self, tenant: str, pages: int) -> None:
         self.accounts.unreserve(self.accounts.of(tenant), pages)

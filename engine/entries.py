@@ -6,23 +6,26 @@ from cache.accounts import PinsExhausted
 from cache.lease import EntrySpec
 from cache.prefix_cache import Cursor, PrefixCache
 
+from .request import GenerationRequest
+
 
 class PendingEntries:
-    """Of one request of `tenant`. Room for hard pins is reserved at once: raises PinsExhausted, and has reserved nothing, if
-    there is too little. To be dropped when the request ends."""
+    """Of one request. Room for its hard pins is reserved at once, as far as their pages are not pinned already: raises
+    PinsExhausted, and has reserved nothing, if there is too little. To be dropped when the request ends."""
 
     __slots__ = ("_cache", "_reserved", "_specs", "_tenant")
 
-    def __init__(self, cache: PrefixCache, tenant: str, specs: tuple[EntrySpec, ...]) -> None:
+    def __init__(self, cache: PrefixCache, request: GenerationRequest, root_key: bytes) -> None:
+        specs = request.cache.entries
         self._cache = cache
-        self._tenant = tenant
+        self._tenant = request.tenant
         self._specs = sorted(specs, key=lambda spec: spec.tokens)
         self._reserved: dict[str, int] = {}
         try:
             for spec in specs:
                 if spec.lease.pin == "hard":
-                    more = spec.tokens - self._pinned(spec.entry_id)
-                    self._reserved[spec.entry_id] = cache.reserve_pins(tenant, max(more, 0))
+                    more = spec.tokens - cache.pinned_of(root_key, request.prompt, spec.tokens)
+                    self._reserved[spec.entry_id] = cache.reserve_pins(request.tenant, more)
         except PinsExhausted:
             self.drop()
             raise
@@ -35,11 +38,28 @@ class PendingEntries:
         """How many tokens the next of them needs."""
         return self._specs[0].tokens
 
-    def put(self, cursor: Cursor, tokens: list[int]) -> list[str]:
-        """Make those whose tokens a sequence has left in the tree, and perhaps was not the first to leave there."""
+    def put(self, cursor: Cursor, tokens: list[int], upto: int) -> list[str]:
+        """Make those of the first `upto` tokens at most that a sequence has left in the tree, or others before it.
+
+        One that cannot be made although the sequence has published all of it never will be: it was flushed, or what of it
+        was pinned already is no more.
+        """
+        published = cursor.depth * self._cache.page_size
         made: list[str] = []
-        while self._specs and self._put(cursor, self._specs[0], tokens):
-            made.append(self._specs.pop(0).entry_id)
+        waiting: list[EntrySpec] = []
+        for spec in self._specs:
+            if spec.tokens > upto:
+                waiting.append(spec)
+                continue
+            try:
+                stands = self._put(cursor, spec, tokens)
+            except PinsExhausted:
+                continue
+            if stands:
+                made.append(spec.entry_id)
+            elif spec.tokens > published:
+                waiting.append(spec)
+        self._specs = waiting
         return made
 
     def drop(self) -> None:
@@ -52,19 +72,9 @@ class PendingEntries:
     def _put(self, cursor: Cursor, spec: EntrySpec, tokens: list[int]) -> bool:
         reserved = self._reserved.pop(spec.entry_id, 0)
         self._cache.release_pins(self._tenant, reserved)
-        try:
-            made = self._cache.put_entry(cursor, spec, tokens)
-        except PinsExhausted:  # an entry that was to be renewed has lost its own pins meanwhile
-            return False
+        made = self._cache.put_entry(cursor, spec, tokens)
         if reserved and not made:
             self._reserved[spec.entry_id] = self._cache.reserve_pins(
                 self._tenant, reserved * self._cache.page_size
             )
         return made
-
-    def _pinned(self, entry_id: str) -> int:
-        """Tokens that an entry which is renewed has pinned already."""
-        known = self._cache.entry(entry_id)
-        if known is None or known.tenant != self._tenant or known.lease.pin != "hard":
-            return 0
-        return known.tokens if known.status == "held" else 0

@@ -183,12 +183,13 @@ class Scheduler:
         if refusal is not None:
             self._refuse(request, "bad_request", refusal)
             return False
+        root_key = self._root_of(request)
         try:
-            entries = self._pending_entries(request)
+            entries = self._pending_entries(request, root_key)
         except PinsExhausted as error:
             self._refuse(request, "pins_exhausted", str(error))
             return False
-        group = self._new_group(request, entries)
+        group = self._new_group(request, root_key, entries)
         if held:
             group.held = True
             self._held_back += request.n
@@ -478,21 +479,27 @@ class Scheduler:
         if request.request_id not in self._groups:
             self._ended.append(never_queued(request.request_id))
 
-    def _pending_entries(self, request: GenerationRequest) -> PendingEntries | None:
-        specs = request.cache.entries
-        if not specs or not request.cache.write or not self.cache.enabled:
-            return None
-        return PendingEntries(self.cache, request.tenant, specs)
+    def _root_of(self, request: GenerationRequest) -> bytes | None:
+        """Where in the cache a request reads and writes, None if it does neither."""
+        policy = request.cache
+        shares = (policy.read or policy.write) and self.cache.enabled
+        return self._root_key(request.namespace, request.adapter) if shares else None
 
-    def _new_group(self, request: GenerationRequest, entries: PendingEntries | None) -> Group:
+    def _pending_entries(self, request: GenerationRequest, root_key: bytes | None) -> PendingEntries | None:
+        """Raises PinsExhausted."""
+        if root_key is None or not request.cache.write or not request.cache.entries:
+            return None
+        return PendingEntries(self.cache, request, root_key)
+
+    def _new_group(
+        self, request: GenerationRequest, root_key: bytes | None, entries: PendingEntries | None
+    ) -> Group:
         tenant = self._tenants.get(request.tenant)
         if tenant is None:
             # Whoever comes new, or back, starts level with the least served: no credit for time away.
             served = min((other.served for other in self._tenants.values()), default=0)
             tenant = self._tenants[request.tenant] = Tenant(request.tenant, served)
         tenant.groups += 1
-        shares = (request.cache.read or request.cache.write) and self.cache.enabled
-        root_key = self._root_key(request.namespace, request.adapter) if shares else None
         group = Group(request, tenant, root_key, self._clock(), entries)
         group.members.extend(self._new_member(group, index) for index in range(request.n))
         self._groups[request.request_id] = group
@@ -721,7 +728,7 @@ class Scheduler:
         if not account.complete:
             self._count_written(member, known, end)
         if entries and entries.shortest <= end:
-            self._put_entries(member, entries)
+            self._put_entries(member, entries, end)
 
     def _expect_page(self, member: Member) -> None:
         """When the next page of a sequence is whole, if it may be published then."""
@@ -734,8 +741,8 @@ class Scheduler:
         if written:
             member.group.account.wrote(end - written, end)
 
-    def _put_entries(self, member: Member, entries: PendingEntries) -> None:
-        made = entries.put(member.cursor, member.tokens)
+    def _put_entries(self, member: Member, entries: PendingEntries, upto: int) -> None:
+        made = entries.put(member.cursor, member.tokens, upto)
         member.group.account.entries += made
         for entry_id in made:
             self.tiers.make_last(self.cache.path_of(entry_id)[-1])
@@ -745,7 +752,7 @@ class Scheduler:
         group = member.group
         if not group.account.complete:
             if group.entries:
-                self._put_entries(member, group.entries)
+                self._put_entries(member, group.entries, member.prompt_len)
             self._cached_prompts.append(group.account.complete_prompt(group.request.request_id))
 
     def _append(self, member: Member, token: int, outcome: RowResult) -> None:
@@ -872,7 +879,7 @@ class Scheduler:
         self._count_written(member, known, min(member.computed, member.cursor.limit))
         entries = member.group.entries
         if entries:
-            self._put_entries(member, entries)
+            self._put_entries(member, entries, member.prompt_len)
         if tip is not None and member.index == 0:
             self._tips.add(member.request.request_id, tip)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from cache.flushing import fits_root
 from cache.lease import FlushScope
 from cache.tiers.host import HostTier
 from cache.tiers.index import TierPage
@@ -63,15 +64,23 @@ class Below:
         else:
             self.host.abandon(page)
 
-    def flush(self) -> None:
-        self._disk.clear()
-        self.host.flush(FlushScope())
+    def flush(self, scope: FlushScope) -> None:
+        """What of the disk fits a scope is gone. The host's memory is flushed by who flushes the device."""
+        self._disk = {chain: kept for chain, kept in self._disk.items() if not _fits(scope, kept[0])}
 
     def drain(self) -> None:
         """Whatever was flushed while it was read is nowhere."""
         while self._coming:
             self._arrive(self._coming.pop(), works=True)
-        self.flush()
         self.tiers.check()
         assert not self.tiers.waiting or self.tiers.take(), "saves wait for a plan"
         assert not self.host.pages, "a flushed page is found"
+
+
+def _fits(scope: FlushScope, meta: PageMeta) -> bool:
+    return (
+        fits_root(scope, tenant=meta.tenant, namespace=meta.namespace, adapter=meta.adapter)
+        and scope.group in (None, meta.group)
+        and scope.tag in (None, meta.tag)
+        and scope.entry_id is None
+    )

@@ -16,14 +16,30 @@ from typing import Any
 
 from msgspec import structs
 
-from cache.lease import CachePolicy
+from cache.accounts import Limits
+from cache.lease import FlushScope
 from cache.prefix_cache import PrefixCache
 from cache.tiers.host import HostTier
+from cache.tiers.page_file import PageKind
+from engine import transfers
 from engine.batch import Plan, RowResult, StepResult
+from engine.cache_desk import CacheDesk
+from engine.calibration import Calibration
 from engine.hash_model import END_OF_TEXT, IM_END, SPECIALS, reference
 from engine.lower_tiers import LowerTiers
 from engine.matchers import Matchers
-from engine.request import GenerationRequest, RequestEnded, SamplingParams
+from engine.page_moves import PageMoves
+from engine.request import (
+    AskCache,
+    AskEntry,
+    FlushCache,
+    FlushReport,
+    GenerationRequest,
+    LookUp,
+    LookUpReport,
+    RequestEnded,
+    SamplingParams,
+)
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence, Status
 from grammar.errors import DeadEnd
@@ -32,6 +48,8 @@ from grammar.vocabulary import byte_vocabulary
 from tests.fakes import DiceGrammar, ManualClock, WordRunner
 
 from .below import Below
+from .cache_oracle import CacheOracle
+from .policies import TENANTS, draw_lease, draw_limits, draw_namespace, draw_policy, draw_scope
 
 OUR_MISTAKES = ("the model gave no token", "the engine failed while following the grammar")
 
@@ -67,6 +85,7 @@ class _Client:
     started: bool = False
     cached: int = 0
     complete: bool = False
+    whole: bool = True
     written: int = 0
     closed: bool = False
 
@@ -78,6 +97,7 @@ class Report:
     finished: int
     below: int
     """Tokens that were found in lower tiers."""
+    hits: int
 
 
 @dataclass(slots=True)
@@ -89,6 +109,8 @@ class _Tally:
     cached: int = 0
     below: int = 0
     aborted: int = 0
+    looked_up: int = 0
+    recomputed: int = 0
     steps: int = 0
     accounted: int = 0
 
@@ -101,9 +123,10 @@ class Simulation:
         self.page_size = draw.choice((1, 2, 2, 3, 4, 4, 8))
         self.pages = draw.randrange(32, 96) // self.page_size
         self.clock = ManualClock(draw.uniform(0, 100))
-        self.cache = self.parts.cache(
-            self.pages, self.page_size, clock=self.clock, enabled=draw.random() < 0.9
-        )
+        self.max_length = draw.randrange(20, 60)
+        self.cache = self._make_cache()
+        self.oracle = CacheOracle(self.cache)
+        self.oracle.watch()
         self.runner = WordRunner(self.pages, self.page_size)
         self.below: Below | None = None
         if self.cache.enabled and draw.random() < 0.6:
@@ -119,7 +142,6 @@ class Simulation:
             )
         max_running = draw.randrange(1, 7)
         self.budget = draw.randrange(max_running, 24)
-        self.max_length = draw.randrange(20, 60)
         self.scheduler = self.parts.scheduler(
             cache=self.cache,
             max_running=max_running,
@@ -129,6 +151,10 @@ class Simulation:
             clock=self.clock,
             root_key=self.parts.root_key,
             tiers=None if self.below is None else self.below.tiers,
+            saved=lambda tokens, cached, loading: float(cached),
+        )
+        self.desk = CacheDesk(
+            self.scheduler, Calibration(self.budget), self.parts.root_key, self._make_moves()
         )
         self.patience = self.scheduler._waiting.patience = draw.randrange(2, 6)
         self.passed: Counter[Place] = Counter()
@@ -142,7 +168,9 @@ class Simulation:
         self.clients: dict[str, _Client] = {}
         self.admitted: dict[Choice, Sequence] = {}
         self.running: set[Choice] = set()
-        self.past: dict[tuple[bytes, bytes], list[list[int]]] = {}
+        self.reached: Counter[Choice] = Counter()
+        self.ended: list[str] = []
+        self.entry_ids: dict[str, list[str]] = {}
         self.plan: Plan | None = None
         self.watched: set[int] = set()
         self.tally = _Tally()
@@ -150,6 +178,33 @@ class Simulation:
         self.submitted = 0
         self.finished = 0
         self.log = hashlib.blake2b(digest_size=8)
+
+    def _make_cache(self) -> PrefixCache:
+        draw = self.random
+        enabled = draw.random() < 0.9
+        limits = draw_limits(draw)
+        while True:
+            try:
+                return self.parts.cache(
+                    self.pages,
+                    self.page_size,
+                    clock=self.clock,
+                    enabled=enabled,
+                    limits=limits,
+                    max_length=min(self.max_length, self.pages * self.page_size),
+                    page_bytes=1,
+                )
+            except ValueError:  # so much cannot be promised
+                limits = Limits()
+
+    def _make_moves(self) -> PageMoves:
+        """Without a disk: that is simulated apart."""
+        kind = PageKind(model_digest="", dtype="words", page_size=self.page_size, page_bytes=1)
+        place = transfers.Place(
+            kind=kind, root_key=self.parts.root_key, vocab_size=259, max_length=self.max_length
+        )
+        memory: Any = self.runner  # which only a transfer would ask for anything
+        return PageMoves(self.scheduler, memory, place, None, wake=lambda: None, clock=self.clock)
 
     # ---- running it --------------------------------------------------------------------------------------------------
 
@@ -162,7 +217,9 @@ class Simulation:
             self._drain()
         except Exception as error:
             raise AssertionError(f"SEED={self.seed} operation {self.operations}: {error!r}") from error
-        return Report(self.operations, self.log.hexdigest(), self.finished, self.tally.below)
+        return Report(
+            self.operations, self.log.hexdigest(), self.finished, self.tally.below, self.oracle.hits
+        )
 
     def _operate(self) -> None:
         self.operations += 1
@@ -173,16 +230,22 @@ class Simulation:
         elif dice < 0.24:
             self._abort()
         elif dice < 0.25:
-            self._flush()
+            self._flush(draw_scope(self.random, self._any_entry()))
+        elif dice < 0.255:
+            self._change_entry()
+        elif dice < 0.257:
+            self._ask()
         elif dice < 0.26:
-            self.cache.pool.deny(self.random.randrange(1, 4))
+            self._lease_tip()
         elif dice < 0.265:
-            self.clock.now += self.random.choice((-3600, 3600, 20))
-        elif dice < 0.275:
+            self.cache.pool.deny(self.random.randrange(1, 4))
+        elif dice < 0.27:
+            self.clock.now += self.random.choice((3600, 20, 5))
+        elif dice < 0.28:
             self._fail_one()
-        elif dice < 0.3:
+        elif dice < 0.305:
             self._release()
-        elif dice < 0.32:
+        elif dice < 0.325:
             self.threads.work()
         elif dice < 0.36 and self.below is not None:
             self.below.begin()
@@ -210,7 +273,9 @@ class Simulation:
         assert not self.scheduler.has_work
         assert all(client.closed for client in self.clients.values()), "no account came"
         assert self.tally.accounted == self.tally.computed, "what was computed is on no account"
-        self._flush()
+        assert self.scheduler.counters().cache.recomputed_tokens == self.tally.recomputed
+        assert not any(account.reserved for account in self.cache.accounts), "pins stay reserved for nobody"
+        self._flush(FlushScope())
         if self.below is not None:
             self.below.drain()
         self.cache.reclaim()
@@ -219,19 +284,64 @@ class Simulation:
         assert not self.matchers._grammars, "a grammar is kept for nobody"
         assert not self.matchers._places, "a matcher is kept for nobody"
 
-    # ---- operations --------------------------------------------------------------------------------------------------
+    # ---- the cache ---------------------------------------------------------------------------------------------------
 
-    def _flush(self) -> None:
-        self.scheduler.flush()
+    def _flush(self, scope: FlushScope) -> None:
+        """First tried, then done in earnest: both say the same, and only one of them changes anything."""
+        before = self.oracle.fingerprint()
+        tried = self.desk.answer(FlushCache(0, scope, dry_run=True))
+        assert self.oracle.fingerprint() == before, "a flush that was only tried has changed something"
+        self.oracle.flushed(scope)
+        flushed = self.desk.answer(FlushCache(0, scope))
+        assert tried == flushed, "a flush does other than what it says"
+        assert isinstance(flushed, FlushReport)
         if self.below is not None:
-            self.below.flush()
+            self.below.flush(scope)
+        self._log("flush", scope, flushed)
+
+    def _ask(self) -> None:
+        """Questions change nothing, and a prompt that is looked up would find just that."""
+        before = self.oracle.fingerprint()
+        tenant = self.random.choice(TENANTS)
+        namespace = draw_namespace(self.random, tenant)
+        prompt = self._draw_prompt()
+        found = self.desk.answer(LookUp(0, prompt, namespace))
+        assert isinstance(found, LookUpReport)
+        longest = self.cache.peek(self.parts.root_key(namespace, b""), prompt)
+        assert found.device == longest or (found.host and found.device < longest)
+        self.desk.answer(AskCache(0, self.random.choice((None, *TENANTS))))
+        self.desk.answer(AskEntry(0, self._any_entry()))
+        assert self.oracle.fingerprint() == before, "a question has changed something"
+
+    def _change_entry(self) -> None:
+        name = self._any_entry()
+        self.oracle.changed(name)
+        if self.random.random() < 0.5:
+            self.desk.answer(AskEntry(0, name, drop=True))
+            assert self.cache.entry(name) is None, "a dropped entry is still there"
+        else:
+            self.desk.answer(AskEntry(0, name, lease=draw_lease(self.random)))
+
+    def _lease_tip(self) -> None:
+        if self.ended:
+            self.scheduler.lease_tip(self.random.choice(self.ended[-8:]), draw_lease(self.random, pause=True))
+
+    def _entry_id(self, tenant: str) -> str:
+        """A new one, or one of the tenant's latest."""
+        mine = self.entry_ids.setdefault(tenant, [])
+        if mine and self.random.random() < 0.3:
+            return self.random.choice(mine[-6:])
+        mine.append(f"{tenant}{len(mine)}")
+        return mine[-1]
+
+    def _any_entry(self) -> str:
+        return self.random.choice([name for names in self.entry_ids.values() for name in names] or ["none"])
+
+    # ---- operations --------------------------------------------------------------------------------------------------
 
     def _submit(self) -> None:
         draw = self.random
-        base = draw.choice(self.bases)
-        prompt = base[: draw.randrange(30)] + [draw.randrange(3) for _ in range(draw.randrange(1, 12))]
-        if draw.random() < 0.2:
-            prompt = list(base[: draw.choice((8, 24))])
+        prompt = self._draw_prompt()
         sampling = SamplingParams(
             max_tokens=draw.choice((0, 1, 2, 5, 12, 30)),
             temperature=draw.choice((0.0, 1.0)),
@@ -245,17 +355,18 @@ class Simulation:
             grammar = DiceGrammar(draw.randrange(1000), dead_ends=draw.random() < 0.1)
             sampling = structs.replace(sampling, min_tokens=0, stop_token_ids=(IM_END, END_OF_TEXT))
         self.submitted += 1
+        tenant = draw.choice(("a", *TENANTS))
         request = GenerationRequest(
             request_id=f"r{self.submitted}",
             prompt=prompt,
             sampling=sampling,
             n=draw.choice((1, 1, 1, 2, 4)),
-            tenant=draw.choice(("a", "a", "b")),
-            namespace=draw.choice((b"x", b"x", b"x", b"y")),
+            tenant=tenant,
+            namespace=draw_namespace(draw, tenant),
             adapter=draw.choice((b"", b"", b"lora")),
             priority=draw.choice((0, 0, 0, 1)),
             deadline=draw.choice((None, None, None, 3.0)),
-            cache=CachePolicy() if draw.random() < 0.95 else CachePolicy(read=False, write=False),
+            cache=draw_policy(draw, len(prompt), lambda: self._entry_id(tenant)),
             grammar=None if grammar is None else Lark(str(grammar.seed)),
         )
         limit = min(self.max_length, self.pages * self.page_size)
@@ -270,9 +381,17 @@ class Simulation:
             set(range(request.n)),
             any(dead_end for _, dead_end in expected),
         )
+        self.oracle.submitted(request)
         if self.scheduler.submit(request, held=grammar is not None) and grammar is not None:
             self.grammars[request.request_id] = grammar
             self.held.append(request.request_id)
+
+    def _draw_prompt(self) -> list[int]:
+        draw = self.random
+        base = draw.choice(self.bases)
+        if draw.random() < 0.2:
+            return base[: draw.choice((8, 24))]
+        return base[: draw.randrange(30)] + [draw.randrange(3) for _ in range(draw.randrange(1, 12))]
 
     def _release(self) -> None:
         """A grammar is compiled, maybe for somebody who has gone."""
@@ -327,6 +446,20 @@ class Simulation:
                 result = self._spoil(plan, result)
             self.scheduler.commit(plan, result)
             self.tally.computed += plan.tokens
+            self._count_recomputed(plan, result)
+
+    def _count_recomputed(self, plan: Plan, result: StepResult) -> None:
+        """Positions that a sequence had computed before. Of a request that fails only what came before its failure counts."""
+        failed: set[str] = set()
+        for row, outcome in zip(plan.rows, result.rows, strict=True):
+            request_id = row.sequence.request.request_id
+            if outcome.error is not None:
+                failed.add(request_id)
+            if request_id not in failed:
+                choice = (request_id, row.sequence.index)
+                end = row.start + row.count - outcome.postponed
+                self.tally.recomputed += max(min(end, self.reached[choice]) - row.start, 0)
+                self.reached[choice] = max(self.reached[choice], end)
 
     def _run(self, plan: Plan, *, twice: bool = False) -> StepResult:
         """As an engine does, who runs a step again if the first attempt raised."""
@@ -426,6 +559,7 @@ class Simulation:
                 f"{delta.request_id}[{delta.index}] differs from the reference"
             )
             assert client.started or delta.finish == "abort", "a delta before the start"
+            client.whole &= delta.finish != "abort"
             if delta.finish is not None:
                 client.open.remove(delta.index)
                 self._check_finish(client, delta.index, delta.finish)
@@ -437,12 +571,10 @@ class Simulation:
             assert client.dead_end or failed.kind != "bad_grammar", f"no dead end: {failed.message}"
             assert failed.message not in OUR_MISTAKES, failed.message
             client.open.clear()
+            client.whole = False
         for account in events.ended:
             self._check_account(self.clients[account.request_id], account)
-        ended = {event.request_id for event in (*events.deltas, *events.failed)}
-        for request_id in ended:
-            if not self.scheduler.serves(request_id):
-                self.matchers.forget(request_id)
+            self.matchers.forget(account.request_id)
         if events.started or events.deltas or events.failed or events.ended:
             self._log(events.started, events.deltas, events.failed, events.cached, events.ended)
 
@@ -457,7 +589,12 @@ class Simulation:
         assert account.cached + account.written <= prompt
         assert client.request.cache.write or not account.written
         assert account.generated == sum(map(len, client.got))
+        assert account.saved == account.cached
         self.tally.accounted += account.computed
+        self.ended.append(account.request_id)
+        request = client.request
+        root_key = self.parts.root_key(request.namespace, request.adapter)
+        self.oracle.ended(request, account.entries, root_key, whole=client.whole)
 
     def _check_finish(self, client: _Client, index: int, finish: str) -> None:
         if finish == "abort":
@@ -469,14 +606,12 @@ class Simulation:
         self.finished += 1
 
     def _check_cached(self, client: _Client, cached: int) -> None:
-        """Nothing is found that was not computed before for the same namespace and adapter."""
         request = client.request
-        past = self.past.setdefault((request.namespace, request.adapter), [])
-        longest = max((_common(request.prompt, tokens) for tokens in past), default=0)
-        assert 0 <= cached <= min(longest, len(request.prompt) - 1), "found what was never there"
-        reads = request.cache.read and (request.sampling.prompt_logprobs is None or 0 not in client.open)
-        assert cached == 0 or reads, "a request that bypasses the cache found something"
-        past += [request.prompt + expected for expected in client.expected]
+        computes_all = request.sampling.prompt_logprobs is not None and 0 in client.open
+        reads = request.cache.read and not computes_all
+        self.oracle.started(request, cached, client.expected, reads=reads)
+        if reads and self.cache.enabled:
+            self.tally.looked_up += len(request.prompt)
 
     # ---- invariants --------------------------------------------------------------------------------------------------
 
@@ -498,6 +633,10 @@ class Simulation:
         assert counters.prompt_tokens == tally.prompt
         assert counters.cached_tokens == tally.cached
         assert counters.aborted == tally.aborted
+        assert counters.cache.looked_up_tokens == tally.looked_up
+        assert counters.cache.saved == tally.cached
+        assert counters.cache.recomputed_tokens <= tally.recomputed
+        self.oracle.check()
         assert counters.steps == tally.steps
         assert sum(counters.step_sizes) <= counters.steps, "a step was counted in two sizes"
         assert counters.failed_checks == 0
@@ -593,12 +732,3 @@ def _reference(
 
 def _line(sequence: Sequence) -> tuple[str, int]:
     return sequence.request.tenant, sequence.request.priority
-
-
-def _common(a: list[int], b: list[int]) -> int:
-    length = 0
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            break
-        length += 1
-    return length
