@@ -23,8 +23,8 @@ _ADDRESS = re.compile(r"at http://127\.0\.0\.1:(\d+)/v1")
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "gateway", *arguments]
+def command(*arguments: str, program: tuple[str, ...] = ("-m", "gateway")) -> list[str]:
+    return [sys.executable, *program, *arguments]
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -67,6 +67,7 @@ class Server:
         key: str | None = None,
         temporary: Path | None = None,
         variables: Mapping[str, str] | None = None,
+        program: tuple[str, ...] = ("-m", "gateway"),
     ) -> None:
         self.key = key
         self.temporary = temporary or directory / "tmp"
@@ -76,7 +77,7 @@ class Server:
         began = time.monotonic()
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                command(*arguments),
+                command(*arguments, program=program),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
