@@ -10,5 +10,6 @@ tombstones    why pages went
 eviction      which idle leaf goes next
 lease         what is promised about cached pages, and to whom
 namespace     what makes equal tokens different KV
+tiers         pages below the device: in the host's memory and in files
 store         small records that outlive a request: in memory, or in files that survive the process
 """

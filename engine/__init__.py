@@ -28,6 +28,14 @@ waiting     its queue: who is admitted next (light)
 totals      its sums and levels, for whoever asks (light)
 single_flight, page_tables, deadlines
             its helpers: who computes a shared prefix, whose pages are whose, who is overdue (light)
+lower_tiers what goes down from the device and what comes up, as plans have it (light)
+load_costs  whether loading is cheaper than computing (light)
+cache_desk  answers questions about the cache
+page_moves  what moves pages outside of steps: prefetch, promotion, flush, the end
+disk_traffic
+            the threads between the host's memory and disk
+transfers, page_archive
+            a prompt's pages to a file and back, and that file's format
 core        scheduler, runner and grammars put together: what every engine is
 compilations
             grammars that are being compiled, and for what
@@ -37,11 +45,14 @@ runaway     ends strings and numbers that would go on for ever
 wakeup      wakes a thread that waits on files (light)
 failpoints  named faults for tests (light)
 assemble    from a configuration to a core
+tier_assembly, tier_budget
+            the same for the tiers below the device, and how much they may hold
 __main__    the engine process itself
 loop        receive, plan, run, commit, send: one screen
 llm         the same engine as a library, without a process or a socket
 runner      plan to tensors, forward, sample
 kv_pool     the tensors behind the pages
+page_memory their bytes, to slots of the host's memory and back; `prefault` has that backed beforehand
 sampler     logits to tokens
 weights     safetensors to parameters
 step_inputs a plan as tensors

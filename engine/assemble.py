@@ -27,7 +27,7 @@ from .hash_model import SPECIALS, HashRunner
 from .openmp import shorten_spinning
 from .page_moves import PageMoves
 from .scheduler import Scheduler
-from .tier_assembly import assemble_tiers, page_kind
+from .tier_assembly import Tiers, assemble_tiers, page_kind
 from .transfers import Place
 from .wakeup import Wakeup
 
@@ -80,7 +80,7 @@ def assemble(config: EngineConfig, *, compiler: MakeCompiler | None = None) -> E
         clock=time.monotonic,
     )
     vocabulary, own_compiler = _grammars(config, info)
-    failpoints = _failpoints(config, cache) if config.test_mode else None
+    failpoints = _failpoints(config, cache, tiers) if config.test_mode else None
     return Engine(
         scheduler,
         runner if failpoints is None else FaultyRunner(runner, failpoints),
@@ -121,8 +121,9 @@ def _secret(config: EngineConfig) -> bytes:
         raise StartError(f"cache_dir {config.cache_dir} cannot be used: {error}") from error
 
 
-def _failpoints(config: EngineConfig, cache: PrefixCache) -> Failpoints:
-    failpoints = Failpoints(cache.pool.deny)
+def _failpoints(config: EngineConfig, cache: PrefixCache, tiers: Tiers | None) -> Failpoints:
+    files = None if tiers is None else tiers.files
+    failpoints = Failpoints(cache.pool.deny) if files is None else Failpoints(cache.pool.deny, files.deny)
     try:
         for spec in config.failpoints:
             failpoints.set(spec)

@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,12 +42,12 @@ Job = Callable[[], None]
 
 @dataclass(slots=True, eq=False)
 class _Read:
-    """A page that is being read into a slot, and the requests that wait for it."""
+    """A page that is being read into a slot, and the requests that wait for it. Without any it is not begun: that is all
+    that a thread looks at."""
 
     page: TierPage
     source: TierPage
     waiting: set[str] = field(default_factory=set)
-    future: Future[float] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +58,7 @@ class _Fetch:
     claims: list[TierPage]
     began: float
     due: float
+    pages: int = 0
 
 
 class DiskTraffic:
@@ -171,64 +172,67 @@ class DiskTraffic:
         now = self._clock()
         patience = LONGEST_READ if asked_for else self._costs.wait_for_disk(first, len(found))
         fetch = _Fetch(set(), [], now, now + patience)
+        begun: list[_Read] = []
         for source in found:
-            read = self._begin(source)
-            if read is None:
+            page = self._claim(request_id, source, fetch, begun)
+            if page is None:
                 break  # no slot for it, and what comes after is of no use without it
-            if isinstance(read, _Read):
-                read.waiting.add(request_id)
-                fetch.reads.add(read)
-                read_page = read.page
-            else:
-                read_page = read
-            self._host.pin(read_page)
-            fetch.claims.append(read_page)
+            self._host.pin(page)
+            fetch.claims.append(page)
         if not fetch.reads:
             self._unclaim(fetch)
             return False
+        fetch.pages = len(fetch.reads)
+        for first_of in range(min(READERS, len(begun))):
+            self._readers.submit(self._read, begun[first_of::READERS])
         self._disk.index.use(found)
         self._fetches[request_id] = fetch
         return True
 
-    def _begin(self, source: TierPage) -> _Read | TierPage | None:
-        """The read of a page, a new one or one that goes on; or the page, if its slot is filled already."""
+    def _claim(self, request_id: str, source: TierPage, fetch: _Fetch, begun: list[_Read]) -> TierPage | None:
+        """The page that a slot has or will have: what is to be read for it anew is added to `begun`. None: no slot."""
         meta = source.meta
         page = self._host.index.get(meta.root, meta.chain)
-        if page is not None:
-            return page if page.filled else self._reads.get(page)
-        page = self._host.reserve(meta, hits=source.hits, until=source.until)
         if page is None:
-            return None
-        page.from_disk = True
-        page.lasting = True  # it is there already
-        read = self._reads[page] = _Read(page, source)
-        read.future = self._readers.submit(self._read, meta, self._slot(page.place))
-        read.future.add_done_callback(lambda done: self._tell(partial(self._end, read, done)))
-        return read
+            page = self._host.reserve(meta, hits=source.hits, until=source.until)
+            if page is None:
+                return None
+            page.from_disk = True
+            page.lasting = True  # it is there already
+            self._reads[page] = _Read(page, source)
+            begun.append(self._reads[page])
+        if not page.filled:
+            read = self._reads.get(page)
+            if read is None:
+                return None  # it is on its way from the device, and nobody can say when it comes
+            read.waiting.add(request_id)
+            fetch.reads.add(read)
+        return page
 
-    def _read(self, meta: PageMeta, into: memoryview) -> float:
-        """On a reader's thread. The seconds it took, negative if the page could not be had."""
-        started = time.perf_counter()
-        whole = self._files.read(meta, into)
-        seconds = time.perf_counter() - started
-        return seconds if whole else -1.0
+    def _read(self, reads: Sequence[_Read]) -> None:
+        """On a reader's thread. The engine's is woken once for all: it has other things to do."""
+        for read in reads:
+            meta, slot = read.page.meta, self._slot(read.page.place)
+            whole = self._files.read(meta, slot) if read.waiting else None
+            self._done.append(partial(self._end, read, whole))
+        self._wake()
 
-    def _end(self, read: _Read, done: Future[float]) -> None:
+    def _end(self, read: _Read, whole: bool | None) -> None:
+        """A page was read, or could not be, or (None) was not wanted any more."""
         page = read.page
         del self._reads[page]
-        if done.cancelled():
-            self._host.abandon(page)
-        elif done.exception() is None and done.result() >= 0:
-            self._costs.learn_disk(done.result() / READERS)
+        if whole:
             self._host.fill(page)
         else:
+            self._host.abandon(page)
+        if whole is False:
             self._disk.totals.failed += 1
             self._disk.drop(read.source)
-            self._host.abandon(page)
         for request_id in read.waiting:
             fetch = self._fetches[request_id]
             fetch.reads.discard(read)
             if not fetch.reads:
+                self._costs.learn_disk((self._clock() - fetch.began) / fetch.pages)
                 self._ready.append(request_id)
 
     @property
@@ -243,6 +247,7 @@ class DiskTraffic:
         now = self._clock()
         for request_id, fetch in self._fetches.items():
             if fetch.reads and fetch.due <= now:
+                self._costs.learn_disk((now - fetch.began) / max(fetch.pages - len(fetch.reads), 1))
                 self._ready.append(request_id)
                 self._stop_waiting(request_id, fetch)
         ready, self._ready = self._ready, []
@@ -266,8 +271,6 @@ class DiskTraffic:
     def _stop_waiting(self, request_id: str, fetch: _Fetch) -> None:
         for read in fetch.reads:
             read.waiting.discard(request_id)
-            if not read.waiting and read.future is not None:
-                read.future.cancel()  # if no thread has begun with it
         fetch.reads.clear()
 
     def _unclaim(self, fetch: _Fetch) -> None:

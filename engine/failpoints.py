@@ -7,6 +7,7 @@
     freeze=K                the process stops itself (SIGSTOP) before the K-th step
     crash=K                 the process aborts (SIGABRT) before the K-th step
     alloc_fails=N           the next N page allocations fail
+    disk_fails=N            the next N reads and writes of cached pages on disk fail
     off                     disarm all
 
 The first three take `K:every` for every K-th step. A step counts once, however often it is run.
@@ -57,7 +58,7 @@ def parse_failpoint(spec: str) -> Failpoint:
         return Failpoint(spec, name, int(number), seconds=_seconds(spec, extra))
     if name in _REPEATABLE and extra in ("", "every"):
         return Failpoint(spec, name, int(number), every=bool(extra))
-    if name in (*_ONCE, "alloc_fails") and not extra:
+    if name in (*_ONCE, "alloc_fails", "disk_fails") and not extra:
         return Failpoint(spec, name, int(number))
     raise BadRequest(f"there is no failpoint {spec!r}")
 
@@ -73,10 +74,13 @@ def _seconds(spec: str, text: str) -> float:
 
 
 class Failpoints:
-    """What is armed. `deny_pages(n)` makes the next n page allocations fail."""
+    """What is armed. `deny_pages(n)` makes the next n page allocations fail, `deny_disk(n)` as many reads and writes."""
 
-    def __init__(self, deny_pages: Callable[[int], None]) -> None:
+    def __init__(
+        self, deny_pages: Callable[[int], None], deny_disk: Callable[[int], None] = lambda count: None
+    ) -> None:
         self._deny_pages = deny_pages
+        self._deny_disk = deny_disk
         self._armed: list[tuple[Failpoint, int]] = []  # with the step it was armed before
         self._step = 0
         self._due: tuple[Failpoint, ...] = ()
@@ -90,10 +94,13 @@ class Failpoints:
         if spec == OFF:
             self._armed.clear()
             self._deny_pages(0)
+            self._deny_disk(0)
             return
         failpoint = parse_failpoint(spec)
         if failpoint.name == "alloc_fails":
             self._deny_pages(failpoint.number)
+        elif failpoint.name == "disk_fails":
+            self._deny_disk(failpoint.number)
         else:
             self._armed.append((failpoint, self._step))
 

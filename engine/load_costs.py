@@ -47,5 +47,5 @@ class LoadCosts:
         return min(PATIENCE * pages * self.disk_page + SLACK, self.recompute(first, pages))
 
     def learn_disk(self, seconds: float) -> None:
-        """A page was read in so many seconds of somebody's waiting."""
+        """Somebody waited so many seconds for each page that was read."""
         self.disk_page += _LEARNS * (seconds - self.disk_page)

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import msgspec
 
-from cache.tiers.page_file import BadPageFile, PageKind, read_exactly
+from cache.tiers.header import PageKind
+from cache.tiers.page_file import BadPageFile, read_exactly
 
 MAGIC = b"HWKX\x01\0\0\0"
 MAX_HEADER = 64 << 20

@@ -16,7 +16,7 @@ from .attention.base import Attention
 from .attention.invariant import InvariantAttention, check_tiles
 from .attention.native import NativeAttention
 from .attention.torch import TorchAttention
-from .batch import Masks, Plan, PlannedRow, RowResult, RunnerInfo, StepResult
+from .batch import Masks, PageMemory, Plan, PlannedRow, RowResult, RunnerInfo, StepResult
 from .config import EngineConfig, context_of
 from .errors import StartError
 from .invariant import InvariantLayers
@@ -107,14 +107,14 @@ class TorchRunner:
         return self._info
 
     @property
-    def memory(self) -> KVPool:
-        return self._pool
+    def memory(self) -> PageMemory:
+        return self._pool.memory
 
     @torch.inference_mode()
     def run(self, plan: Plan, masks: Masks) -> StepResult:
         """Load and copy pages, compute every row, sample. A row whose logits are not finite fails alone."""
         self._sampler.forget(plan.retired)
-        self._pool.load(plan.loads)
+        self._pool.memory.load(plan.loads)
         self._pool.copy(plan.copies)
         if not plan.rows:
             return StepResult(())

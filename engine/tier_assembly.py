@@ -10,8 +10,8 @@ from pathlib import Path
 
 from cache.lease import TenantLimits
 from cache.tiers.disk import DiskTier
+from cache.tiers.header import PageKind
 from cache.tiers.host import HostTier
-from cache.tiers.page_file import PageKind
 from cache.tiers.page_files import DirectoryInUse, PageFiles
 
 from .batch import PageLoad, PageMemory, PageSave, RunnerInfo

@@ -19,9 +19,9 @@ from typing import TypeVar
 from cache.accounts import PinsExhausted
 from cache.lease import EntrySpec
 from cache.prefix_cache import Cursor, PrefixCache
+from cache.tiers.header import PageKind
 from cache.tiers.index import TierPage
 from cache.tiers.page import PageMeta
-from cache.tiers.page_file import PageKind
 
 from .batch import PageMemory
 from .lower_tiers import LowerTiers

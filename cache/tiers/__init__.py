@@ -3,6 +3,7 @@
 page       what goes along with a page wherever it is
 index      which pages a tier holds, what goes first, whose they are
 host       pages in slots of the host's memory
+header     what a page's file says of itself
 page_file  the format of a page on disk
 page_files the directory of them: written, read, removed by threads
 disk       pages in files: bookkeeping

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 
 from ..flushing import takes_whole_roots
 from ..lease import FlushScope, TenantLimits
+from .header import FoundPage
 from .host import TierTotals
 from .index import Rank, Root, TierIndex, TierPage
 from .page import PageMeta
-from .page_file import FoundPage
 
 
 class DiskTier:

@@ -7,20 +7,24 @@
     then zeros up to a multiple of 4,096
     then       payload: the page's bytes as the runner moves them, nothing after it
 
-Checksums find what a disk or a power failure did. They are no defence against somebody who can write into the directory.
-CRC-32 (ISO 3309) because zlib's runs at 4 GB/s and lets other threads run meanwhile.
+Checksums find what a disk or a power failure did. They are no defence against somebody who can write into the directory. The
+header's is CRC-32 (ISO 3309), the payload's `checksum`: of what runs without another dependency the only one that costs
+less than the reading (20 GB/s; zlib's CRC-32 4, SHA-256 2 on the same machine).
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 import zlib
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
+from .header import FileHeader, PageKind
 from .page import PageMeta, page_chain
 
 MAGIC = b"HWKV\x01\0\0\0"
@@ -33,39 +37,30 @@ class BadPageFile(Exception):
     """It is not what it has to be; the message says why."""
 
 
-class PageKind(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a model decides the bytes of a page. Pages of different kinds are of no use to each other."""
-
-    model_digest: str
-    dtype: str
-    page_size: int
-    page_bytes: int
-    layout: str = "kv"
-
-    @property
-    def digest(self) -> str:
-        """Names the kind in 32 hex digits."""
-        return hashlib.sha256(msgspec.msgpack.encode(self)).hexdigest()[:32]
-
-
-class FileHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """`hits` is how often the page had been used when it was written; `checksum` is the payload's."""
-
-    kind: PageKind
-    meta: PageMeta
-    checksum: int
-    hits: int = 0
-
-
-class FoundPage(msgspec.Struct, frozen=True):
-    """A page that was there at the start, unused for `idle` seconds, by the clock of the file system."""
-
-    header: FileHeader
-    idle: float
-
-
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(FileHeader)
+
+
+def checksum(data: memoryview) -> int:
+    """The sum of all 64-bit little-endian words, each times a number of its own, modulo 2**64; zeros fill the last word up.
+
+    The numbers are odd: no change within one word goes unnoticed. They have nothing to do with each other, so that any other
+    change has to be made for it.
+    """
+    whole = len(data) // 8
+    factors = _factors(whole + 1)
+    words = np.frombuffer(data, dtype="<u8", count=whole)
+    total = int(np.einsum("i,i->", words, factors[:-1]))
+    return (total + int.from_bytes(data[8 * whole :], "little") * int(factors[-1])) % 2**64
+
+
+@lru_cache(maxsize=4)
+def _factors(count: int) -> npt.NDArray[np.uint64]:
+    """SplitMix64 (Steele, Lea, Flood 2014) of 1, 2, …, made odd."""
+    x = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (x ^ (x >> np.uint64(31))) | np.uint64(1)
 
 
 def encode_front(header: FileHeader) -> bytes:
@@ -147,7 +142,7 @@ def read_page(descriptor: int, kind: PageKind, meta: PageMeta, into: memoryview)
     if os.fstat(descriptor).st_size != start + len(into):
         raise BadPageFile("not of the length it should have")
     read_exactly(descriptor, into, start)
-    if zlib.crc32(into) != header.checksum:
+    if checksum(into) != header.checksum:
         raise BadPageFile("its bytes are damaged")
 
 

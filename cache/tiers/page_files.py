@@ -12,25 +12,24 @@ not what its name says, when it is read: that is a miss, never an error.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import os
 import shutil
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from .header import FileHeader, FoundPage, PageKind
 from .page import PageMeta
 from .page_file import (
     ALIGNMENT,
     BadPageFile,
-    FileHeader,
-    FoundPage,
-    PageKind,
     aligned,
     check_header,
+    checksum,
     read_header,
     read_page,
     write_page,
@@ -58,6 +57,7 @@ class PageFiles:
         self._numbers = itertools.count(1)
         self._rename = threading.Lock()
         self._lock_file: int | None = None
+        self._denied = 0
 
     # ---- start and end -----------------------------------------------------------------------------------------------
 
@@ -116,9 +116,10 @@ class PageFiles:
         """Write a page, and say whether it is there: not if it was not wanted any more. Raises OSError."""
         if not wanted():
             return False
-        header = FileHeader(kind=self.kind, meta=meta, checksum=zlib.crc32(payload), hits=hits)
+        header = FileHeader(kind=self.kind, meta=meta, checksum=checksum(payload), hits=hits)
         made = self._new / str(next(self._numbers))
         try:
+            self._strike()
             write_page(made, header, payload)
             with self._rename:
                 if not wanted():
@@ -132,9 +133,11 @@ class PageFiles:
 
     def read(self, meta: PageMeta, into: memoryview) -> bool:
         """Fill `into` with a page's bytes; False if they cannot be had, and then the file is gone as well."""
-        path = self._path(meta)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._strike()
+            descriptor = os.open(
+                f"{self._pages}/{meta.root.hex()}/{meta.chain.hex()}", os.O_RDONLY | os.O_CLOEXEC
+            )
             try:
                 read_page(descriptor, self.kind, meta, into)
                 os.utime(descriptor)  # recency survives a restart
@@ -144,6 +147,18 @@ class PageFiles:
             self.remove(meta)
             return False
         return True
+
+    def deny(self, times: int) -> None:
+        """Let the next `times` reads and writes fail. For failpoints and tests."""
+        with self._rename:
+            self._denied = times
+
+    def _strike(self) -> None:
+        if self._denied:
+            with self._rename:
+                if self._denied:
+                    self._denied -= 1
+                    raise OSError(errno.EIO, "a read or write of a page was denied by a failpoint")
 
     def remove(self, meta: PageMeta) -> None:
         """Whether it was there or not. What cannot be removed fails its check when it is read."""

@@ -6,9 +6,9 @@ from typing import Any
 
 from cache.lease import FlushScope
 from cache.tiers.disk import DiskTier
+from cache.tiers.header import FileHeader, FoundPage, PageKind
 from cache.tiers.index import TierPage
 from cache.tiers.page import PageMeta
-from cache.tiers.page_file import FileHeader, FoundPage, PageKind
 from tests.cache.tier_pages import path_of
 from tests.fakes import ManualClock
 

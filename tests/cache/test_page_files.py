@@ -13,9 +13,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from cache.tiers.header import FileHeader, PageKind
 from cache.tiers.page import PageMeta
-from cache.tiers.page_file import BadPageFile, FileHeader, PageKind, encode_front, read_header
+from cache.tiers.page_file import BadPageFile, checksum, encode_front, read_header
 from cache.tiers.page_files import DirectoryInUse, PageFiles
 from tests.cache.tier_pages import path_of
 
@@ -153,6 +156,34 @@ def test_a_scan_passes_over_what_is_no_page(
     path.write_bytes(damage(path.read_bytes(), tmp_path))
     assert [one.header.meta for one in files.scan()] == [kept]
     assert not path.exists()
+
+
+@given(
+    data=st.binary(min_size=1, max_size=60),
+    at=st.integers(0, 59),
+    flip=st.integers(1, 255),
+)
+def test_no_changed_byte_keeps_the_checksum(data: bytes, at: int, flip: int) -> None:
+    at %= len(data)
+    changed = data[:at] + bytes([data[at] ^ flip]) + data[at + 1 :]
+    assert checksum(memoryview(data)) != checksum(memoryview(changed))
+
+
+def test_a_checksum_is_the_sum_it_is_said_to_be() -> None:
+    """The first factors by hand, so that files of one release are read by the next."""
+
+    def factor(number: int) -> int:
+        x = number * 0x9E3779B97F4A7C15 % 2**64
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+        return (x ^ x >> 31) | 1
+
+    data = bytes(range(7, 27))
+    words = [int.from_bytes(data[at : at + 8], "little") for at in (0, 8, 16)]
+    expected = sum(word * factor(number) for number, word in enumerate(words, 1)) % 2**64
+    assert checksum(memoryview(data)) == expected
+    swapped = data[8:16] + data[:8] + data[16:]
+    assert checksum(memoryview(swapped)) != expected
 
 
 def test_a_header_that_cannot_be_decoded_is_bad(tmp_path: Path) -> None:

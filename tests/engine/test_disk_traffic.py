@@ -12,10 +12,10 @@ import pytest
 
 from cache.lease import FlushScope
 from cache.tiers.disk import DiskTier
+from cache.tiers.header import PageKind
 from cache.tiers.host import HostTier
 from cache.tiers.index import TierPage
 from cache.tiers.page import PageMeta
-from cache.tiers.page_file import PageKind
 from cache.tiers.page_files import PageFiles
 from engine import disk_traffic
 from engine.disk_traffic import DiskTraffic

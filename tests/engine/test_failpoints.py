@@ -73,6 +73,7 @@ def runner(failpoints: Failpoints) -> FaultyRunner:
         "slow_step=1:99999",
         "crash=1:every",
         "alloc_fails=3:4",
+        "disk_fails=3:4",
         "rm -rf=1",
     ],
 )

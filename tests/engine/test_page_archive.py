@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cache.tiers.page_file import PageKind
+from cache.tiers.header import PageKind
 from engine.page_archive import ArchiveHeader, BadArchive, Fill, open_archive, write_archive
 
 KIND = PageKind(model_digest="a" * 64, dtype="float32", page_size=4, page_bytes=50)

@@ -389,6 +389,26 @@ def test_bytes_are_reported_by_tenant_and_tier(disk: dict[str, Any]) -> None:
         assert [tenant.bytes["disk"] > 0 for tenant in report.tenants] == [True], "from before the restart"
 
 
+def test_a_disk_that_fails_costs_time_and_nothing_else(
+    disk: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with served(**disk, test_mode=True) as one:
+        for last in range(4):
+            one.say(1, last)
+        one.crowd_out()
+        one.engine._moves._tiers.host.flush(FlushScope())
+        one.engine.set_failpoint("disk_fails=1")
+        assert one.say(1, 5)["disk"] < PREFIX, "the page that failed and all after it are computed"
+        assert one.engine.census().counters.cache.disk.failed == 1
+        one.engine.set_failpoint("disk_fails=100")
+        for last in range(4):
+            one.say(2, last)
+        one.settle()
+        assert one.engine.census().counters.cache.disk.failed > 1
+        one.engine.set_failpoint("off")
+    assert "could not be written to disk" in caplog.text
+
+
 # ---- files ---------------------------------------------------------------------------------------------------------------
 
 
