@@ -82,9 +82,9 @@ def find_change(
 
     None only where it was `guessed` that they have to do with each other, and they have not.
     """
-    now, was = Telling(record, tokenizer), Telling(baseline, tokenizer)
-    if guessed and not related(now, was):
+    if guessed and not related(record, baseline):
         return None
+    now, was = Telling(record, tokenizer), Telling(baseline, tokenizer)
     compared = _Compared(now, was, _parting(now, was, common))
     if _respelled(now, was, common):
         return compared.retokenized(common)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..tokenizer import Tokenizer
 from .common import common_tokens
-from .diagnosis import Diagnosis, diagnose
+from .diagnosis import NOTHING, Comparison, Diagnosis, compare, conclude
 from .records import Record, Records
 
 INLINE_TOKENS = 32_768
@@ -20,36 +20,32 @@ class Diagnoser:
         self._tokenizer = tokenizer
         self._page_size = page_size
 
-    def reason(self, record: Record) -> Diagnosis:
-        """Compared with the best of the tenant's other records. Some ten microseconds if their prompts go on alike or have
-        nothing to do with each other, some hundred if something has changed."""
+    def compare(self, record: Record) -> Comparison:
+        """With the best of the tenant's other records. Some ten microseconds if their prompts go on alike or have nothing to
+        do with each other, some hundred if something has changed."""
         baseline, common = self._best(record)
+        if baseline is None:
+            return NOTHING
         shallow = record.tokens > INLINE_TOKENS
-        return self.diagnose(record, baseline, common=common, guessed=True, shallow=shallow)
+        return compare(record, baseline, self._tokenizer, common=common, guessed=True, shallow=shallow)
+
+    def reason(self, record: Record, comparison: Comparison | None = None) -> Diagnosis:
+        """`comparison` is one made before the request was admitted. It is made again if others have gone on since."""
+        if comparison is None or not comparison.settled or record.hit > comparison.common:
+            comparison = self.compare(record)
+        return conclude(record, comparison, page_size=self._page_size())
 
     def baseline(self, record: Record) -> Record | None:
         """The older record it has most in common with. One of the same `prompt_cache_key` is preferred if it has half as
         much in common."""
         return self._best(record)[0]
 
-    def diagnose(
-        self,
-        record: Record,
-        baseline: Record | None,
-        *,
-        common: int | None = None,
-        guessed: bool = False,
-        shallow: bool = False,
-    ) -> Diagnosis:
-        return diagnose(
-            record,
-            baseline,
-            self._tokenizer,
-            page_size=self._page_size(),
-            common=common,
-            guessed=guessed,
-            shallow=shallow,
+    def diagnose(self, record: Record, baseline: Record | None, *, guessed: bool = False) -> Diagnosis:
+        """In full, however long that takes."""
+        comparison = (
+            NOTHING if baseline is None else compare(record, baseline, self._tokenizer, guessed=guessed)
         )
+        return conclude(record, comparison, page_size=self._page_size())
 
     def _best(self, record: Record) -> tuple[Record | None, int]:
         """And how many tokens they have in common."""
@@ -57,7 +53,7 @@ class Diagnoser:
         own, own_most = None, -1
         for other in self.records.alike(record):
             mine = record.key is not None and other.key == record.key
-            if other.born > record.born or not _more(record, other, own_most if mine else most):
+            if not _more(record, other, own_most if mine else most):
                 continue
             common = common_tokens(record.ids, other.whole)
             if common > most:

@@ -15,7 +15,7 @@ from .changes import Change, Place, Reason, find_change
 from .common import common_tokens
 from .records import Record
 
-__all__ = ["Diagnosis", "diagnose"]
+__all__ = ["NOTHING", "Comparison", "Diagnosis", "compare", "conclude"]
 
 _Cause = tuple[Reason, Mapping[str, object]]
 
@@ -32,28 +32,48 @@ class Diagnosis:
     place: Place | None = None
 
 
-def diagnose(
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What can be said of two prompts before it is known what was found of the newer. `settled`: the older request had ended,
+    so this does not change any more."""
+
+    baseline: Record | None
+    common: int
+    change: Change | None
+    settled: bool
+
+
+NOTHING = Comparison(None, 0, None, settled=True)
+
+
+def compare(
     record: Record,
-    baseline: Record | None,
+    baseline: Record,
     tokenizer: Tokenizer,
     *,
-    page_size: int,
     common: int | None = None,
     guessed: bool = False,
     shallow: bool = False,
-) -> Diagnosis:
-    """Pure. `record` was admitted; `baseline` is an older one of the same tenant. If it was only `guessed` that they have to
-    do with each other, a change is a change only if more than their beginnings says so. `shallow` leaves changes
-    alone: then the time does not grow with their texts."""
-    if baseline is None:
-        return Diagnosis(*_unexplained(record))
+) -> Comparison:
+    """Pure. `baseline` is an older one of the same tenant. If it was only `guessed` that they have to do with each other, a
+    change is a change only if more than their beginnings says so. `shallow` leaves changes alone: then the time does not
+    grow with their texts. `common` is how many tokens `baseline.whole` begins with the same, for who knows it."""
     if common is None:
         common = common_tokens(record.ids, baseline.whole)
+    settled = baseline.ended is not None
     common = min(common, baseline.known)
     parted = common < min(record.tokens, baseline.known)
-    change = (
-        find_change(record, baseline, common, tokenizer, guessed=guessed) if parted and not shallow else None
-    )
+    if not parted or shallow:
+        return Comparison(baseline, common, None, settled)
+    change = find_change(record, baseline, common, tokenizer, guessed=guessed)
+    return Comparison(baseline, common, change, settled)
+
+
+def conclude(record: Record, comparison: Comparison, *, page_size: int) -> Diagnosis:
+    """Pure. `record` was admitted."""
+    baseline, common, change = comparison.baseline, comparison.common, comparison.change
+    if baseline is None:
+        return Diagnosis(*_unexplained(record))
     usable = min(common, record.tokens - 1)
     reason, detail = _reason(record, baseline, change, usable, page_size)
     place = None if change is None else change.place
@@ -61,17 +81,23 @@ def diagnose(
 
 
 def _reason(record: Record, baseline: Record, change: Change | None, usable: int, page_size: int) -> _Cause:
-    found = _found(record) or _gone(record)
+    found = _found(record) or _gone(record) or _lost(record, baseline, usable, page_size)
     if found is not None:
         return found
-    if record.hit < usable and not (
-        record.hit and usable - record.hit < page_size
-    ):  # a rest of a page is no loss
-        unwritten = baseline.left < usable and baseline.left - record.hit < page_size
-        return _elsewhere(record, baseline) or _never_there(record, baseline, unwritten=unwritten)
-    if change is not None:
-        return change.reason, change.detail
-    return _unexplained(record)
+    return _unexplained(record) if change is None else (change.reason, change.detail)
+
+
+def _lost(record: Record, baseline: Record, usable: int, page_size: int) -> _Cause | None:
+    """Why what the two have in common was not found, if it was not. The rest of a page is no loss: it need not be kept."""
+    missing = usable - record.hit
+    if missing >= page_size or (missing > 0 and not record.hit):
+        elsewhere = _elsewhere(record, baseline)
+        if elsewhere is not None:
+            return elsewhere
+    if missing < page_size:
+        return None
+    unwritten = baseline.left < usable and baseline.left - record.hit < page_size
+    return _never_there(record, baseline, unwritten=unwritten)
 
 
 def _unexplained(record: Record) -> _Cause:

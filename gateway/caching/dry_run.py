@@ -32,6 +32,7 @@ from .namespaces import Namespaces
 from .openings import Opening, Openings
 from .recorder import instance
 from .records import Origin, Record, pack, pack_messages
+from .relation import gists
 
 NO_ID = ""
 
@@ -94,6 +95,7 @@ class DryRuns:
             answer=array("I"),
             text=dry.origin.text,
             messages=pack_messages(dry.origin.messages),
+            gists=gists(dry.origin.messages),
             tools=dry.origin.tools,
             variables=orjson.dumps(dry.origin.variables),
             frames=dry.origin.frames,

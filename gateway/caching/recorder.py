@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import orjson
 
@@ -12,10 +13,11 @@ from engine.request import RequestEnded
 
 from ..desk import Submission
 from .diagnoser import Diagnoser
-from .diagnosis import Diagnosis
+from .diagnosis import Comparison, Diagnosis
 from .namespaces import Namespaces
 from .reasons import Finding
 from .records import Instance, Record, pack, pack_messages
+from .relation import gists
 
 
 class Recorder:
@@ -37,7 +39,7 @@ class Recorder:
         self._namespaces = namespaces
         self._model = model
         self._wall = wall
-        self._open: dict[str, Record] = {}  # by the engine's name for the request
+        self._open: dict[str, _Open] = {}  # by the engine's name for the request
 
     def submitted(self, submission: Submission) -> None:
         origin, request = submission.job.origin, submission.generation.request
@@ -64,31 +66,43 @@ class Recorder:
             answer=submission.generation.answer,
             text=origin.text,
             messages=pack_messages(origin.messages),
+            gists=gists(origin.messages),
             tools=origin.tools,
             variables=orjson.dumps(origin.variables),
             frames=origin.frames,
         )
-        self._open[request.request_id] = record
         self._records.keep(record)
+        # compared now, while the engine is at work, and not when the answer waits to go out
+        self._open[request.request_id] = _Open(record, self._diagnoser.compare(record))
 
     def started(self, submission: Submission) -> None:
         generation = submission.generation
-        record = self._open.get(generation.request.request_id)
-        if record is None:
+        opened = self._open.get(generation.request.request_id)
+        if opened is None:
             return
+        record = opened.record
         record.start = generation.start
         record.started = self._records.clock()
-        generation.finding = _finding(self._diagnoser.reason(record))
+        generation.finding = _finding(self._diagnoser.reason(record, opened.comparison))
 
     def ended(self, submission: Submission, account: RequestEnded | None) -> None:
         generation = submission.generation
-        record = self._open.pop(generation.request.request_id, None)
-        if record is None:
+        opened = self._open.pop(generation.request.request_id, None)
+        if opened is None:
             return
+        record = opened.record
         record.stored = generation.stored
         record.account = account
         record.ended = self._records.clock()
         self._records.recount(record)
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A request that has not ended."""
+
+    record: Record
+    comparison: Comparison
 
 
 def instance(engine: EngineClient) -> Instance:

@@ -29,6 +29,9 @@ HEAD = 64 * 4
 ALIKE = 6
 """So many of the latest records that have something in common with a prompt are compared with it."""
 
+ENDING = 16
+"""Characters that two texts do not end with by accident."""
+
 OVERHEAD = 2_000
 """Bytes of a record besides what is counted."""
 
@@ -54,9 +57,18 @@ class Origin:
     frames: Frames = NO_FRAMES
 
 
+class Gists(NamedTuple):
+    """What is quickly told of messages one by one: a hash of each content, which is good in this process only, and its
+    last characters."""
+
+    digests: tuple[int, ...]
+    endings: tuple[str, ...]
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Record:
-    """One prompt and what came of it. `messages` and `variables` are JSON; `ids` are the prompt's, four bytes each, and
+    """One prompt and what came of it. `messages` and `variables` are JSON, `gists` those of the
+    messages; `ids` are the prompt's, four bytes each, and
     `answer` those of its first choice so far. `start` is None until it was admitted, `stored` until all of it was computed,
     `ended` until its reader and the engine were done with it. Times are seconds: `created` of the wall's clock, the others monotonic.
     """
@@ -80,6 +92,7 @@ class Record:
     answer: array[int]
     text: str | None
     messages: bytes | None
+    gists: Gists | None
     tools: ToolPrompt | None
     variables: bytes
     frames: Frames
@@ -123,7 +136,10 @@ class Record:
     @property
     def nbytes(self) -> int:
         text = 0 if self.text is None else sys.getsizeof(self.text)
-        packed = len(self.ids) + len(self.messages or b"") + len(self.variables) + 4 * len(self.answer)
+        gists = 0 if self.gists is None else 100 * len(self.gists.digests)
+        packed = (
+            gists + len(self.ids) + len(self.messages or b"") + len(self.variables) + 4 * len(self.answer)
+        )
         return text + packed + (0 if self.tools is None else len(self.tools.text)) + OVERHEAD
 
 
@@ -189,15 +205,19 @@ class Records:
                 self._drop_first(self._order[0][1])
 
     def alike(self, record: Record) -> Iterator[Record]:
-        """The tenant's earlier records that its prompt may have to do with: first those of its `prompt_cache_key`, then those
-        that begin like it, then the latest; the latest of each first."""
+        """The tenant's older records that its prompt may have to do with: those of its `prompt_cache_key`, those that begin
+        like it, or if there are none of these the latest. The latest of each first."""
         mine = self._tenants.get(record.tenant, _NOBODY)
-        seen: set[int] = {id(record)}
-        for group in (*(mine.groups.get(name, ()) for name in _groups(record)), mine.latest()):
-            for other in reversed(group):
-                if id(other) not in seen:
+        seen = {id(record)}
+        begun = False
+        for name in _groups(record):
+            for other in reversed(mine.groups.get(name, ())):
+                if id(other) not in seen and other.born <= record.born:
                     seen.add(id(other))
+                    begun |= name is not record.key
                     yield other
+        if not begun:
+            yield from (o for o in reversed(mine.latest()) if id(o) not in seen and o.born <= record.born)
 
     def _expire(self) -> None:
         eldest = self.clock() - self._ttl

@@ -44,9 +44,12 @@ _PATTERNS: tuple[tuple[VolatileKind, int, re.Pattern[str]], ...] = (
     ("nonce", 128, re.compile(r"(?<![0-9A-Za-z])[0-9a-fA-F]{16,128}(?![0-9A-Za-z])")),
     ("nonce", 130, re.compile(r"(?<![0-9A-Za-z+/_-])[0-9A-Za-z+/_-]{20,128}={0,2}(?![0-9A-Za-z+/_=-])")),
 )
-
-
 """Each with how many characters it has at most: no more than so many to either side of the place are looked at."""
+
+
+_FARTHEST = 64
+_HINT = re.compile(r"[0-9]|day|x-anthropic")
+"""Without any of these nearby there is nothing volatile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ def volatile_at(text: str, other: str, char: int) -> Volatile | None:
 
     Both are the same before `char`.
     """
+    if _HINT.search(text, max(char - _FARTHEST, 0), char + _FARTHEST) is None:
+        return None
     for kind, reach, pattern in _PATTERNS:
         here = _covering(pattern, reach, text, char)
         there = None if here is None else _covering(pattern, reach, other, char)

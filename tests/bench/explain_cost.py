@@ -2,9 +2,10 @@
 
 First what a request pays on the gateway's event loop, in microseconds of CPU time: a record of it, and the reason that
 `x-cache` tells, for prompts that have nothing in common, conversations that go on, and prompts that part at their
-beginning, which cost most. Then what asking for an explanation takes. Then what a prompt of 2,000 tokens takes that is not
-cached, by the hash model through the whole stack, and the share of the request's part in it. With MODEL_DIR the prompts
-are tokenised as that model does, which makes texts four times as long of as many tokens.
+beginning, which cost most. The record is made while the engine is at work already; the reason is what an answer waits for.
+Then what asking for an explanation takes. Then what a chat of 2,000 tokens takes that is not cached, by the hash model
+through the whole stack, with records and without. With MODEL_DIR the prompts are tokenised as that model does, which makes
+texts four times as long of as many tokens.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ from .text_cost import WORDS
 
 TOKENS = 2_000
 ROUNDS = 60
+COLD = 600
+STEADY = 2 << 20
+"""Bytes of records, so that old ones soon make room for new ones, as in a server that has run for a while."""
+JSON = {"Content-Type": "application/json"}
 
 
 def main() -> None:
@@ -50,21 +55,16 @@ def main() -> None:
     template = ChatTemplate.hash(tokenizer) if path is None else ChatTemplate.load(path, tokenizer)
     assert template is not None
     bench = Bench(tokenizer, template)
-    dearest = 0.0
     for name, turns in (
         ("unlike all others", bench.unlike),
         ("a conversation that goes on", bench.going_on),
         ("parts at its beginning", bench.parting),
     ):
         record, reason, end, said = bench.measure(turns())
-        dearest = max(dearest, record + reason + end)
         print(f"{name:30} record {record:6.0f} us  reason {reason:6.0f} us  end {end:4.0f} us  ({said})")
     print(f"{'an explanation, asked for':30} {bench.explaining():6.0f} us")
     if path is None:
-        cold = 1e6 * _cold()
-        print(
-            f"{TOKENS} tokens, not cached, hash model: {cold:,.0f} us; the dearest of these: {dearest / cold:.2%}"
-        )
+        _compare()
 
 
 class Bench:
@@ -175,21 +175,37 @@ def _timed(work: Callable[[], object]) -> float:
     return time.thread_time() - began
 
 
-def _cold() -> float:
-    """Seconds to the end of an answer of one token, of a prompt that nothing is cached of; one at a time."""
+def _compare() -> None:
+    """Two servers, one of which keeps no records, get the same prompts in turns."""
+    flags = ("--pages", "4096", "--max-model-len", "4096")
     rng = random.Random(1)
-    times = []
-    with serve("hash", "--pages", "4096", "--max-model-len", "4096") as server:
-        connection = http.client.HTTPConnection(server.root.removeprefix("http://"))
-        for _ in range(20):
-            prompt = "".join(rng.choices("abcdefgh ", k=TOKENS))
-            body = json.dumps({"model": "hash", "prompt": prompt, "max_tokens": 1})
-            began = time.perf_counter()
-            connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
-            connection.getresponse().read()
-            times.append(time.perf_counter() - began)
-        connection.close()
-    return statistics.median(times)
+    with (
+        serve("hash", *flags, "--explain-bytes", str(STEADY)) as on,
+        serve("hash", *flags, "--explain-bytes", "0") as off,
+    ):
+        taken: dict[int, list[float]] = {on.pid: [], off.pid: []}
+        spent = {server.pid: -server.cpu_seconds()["gateway"] for server in (on, off)}
+        connections = {
+            server.pid: http.client.HTTPConnection(server.root.removeprefix("http://"))
+            for server in (on, off)
+        }
+        for number in range(COLD):
+            content = "".join(rng.choices("abcdefgh ", k=TOKENS))
+            body = {"model": "hash", "messages": [_say("user", content)], "max_tokens": 1}
+            for pid in (on.pid, off.pid) if number % 2 else (off.pid, on.pid):
+                began = time.perf_counter()
+                connections[pid].request("POST", "/v1/chat/completions", json.dumps(body), JSON)
+                connections[pid].getresponse().read()
+                taken[pid].append(time.perf_counter() - began)
+        for connection in connections.values():
+            connection.close()
+        spent = {server.pid: spent[server.pid] + server.cpu_seconds()["gateway"] for server in (on, off)}
+    times = {pid: 1e6 * statistics.median(each) for pid, each in taken.items()}
+    print(
+        f"{TOKENS} tokens that are not cached, answered by the hash model: {times[on.pid]:,.0f} us with records, "
+        f"{times[off.pid]:,.0f} us without: {times[on.pid] / times[off.pid] - 1:+.2%}; CPU time of the gateway "
+        f"{1e6 * spent[on.pid] / COLD:,.0f} and {1e6 * spent[off.pid] / COLD:,.0f} us"
+    )
 
 
 if __name__ == "__main__":

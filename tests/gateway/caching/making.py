@@ -11,8 +11,9 @@ import orjson
 from cache.lease import CachePolicy
 from engine.request import Evicted, PromptCached, RequestEnded, RequestStarted
 from gateway.caching.common import common_tokens
-from gateway.caching.diagnosis import Diagnosis, diagnose
+from gateway.caching.diagnosis import NOTHING, Diagnosis, compare, conclude
 from gateway.caching.records import Instance, Record, pack, pack_messages
+from gateway.caching.relation import gists
 from gateway.chat_template import ChatTemplate, Message, Rendered, ToolPrompt
 from gateway.template_sandbox import to_json
 from gateway.tokenizer import Tokenizer
@@ -54,6 +55,7 @@ def chat(
         prompt,
         tokenizer=tokenizer,
         messages=pack_messages(messages),
+        gists=gists(messages),
         tools=tools,
         variables=orjson.dumps(given),
         **facts,
@@ -103,6 +105,7 @@ def of(
         "instance": Instance(1, 0),
         "policy": CachePolicy(),
         "messages": None,
+        "gists": None,
         "tools": None,
         "variables": b"{}",
         "start": RequestStarted("r", hit, 0.0, evicted=evicted),
@@ -117,4 +120,5 @@ def of(
 
 
 def told(record: Record, baseline: Record | None, *, tokenizer: Tokenizer = HASH, **how: Any) -> Diagnosis:
-    return diagnose(record, baseline, tokenizer, page_size=16, **how)
+    comparison = NOTHING if baseline is None else compare(record, baseline, tokenizer, **how)
+    return conclude(record, comparison, page_size=16)

@@ -36,6 +36,7 @@ SOURCES = {
     "lists_tools": ChatTemplate(LISTS_TOOLS, HASH),
     "thoughts": ChatTemplate(SHOWS_THOUGHTS, HASH),
     "forgets": ChatTemplate(FORGETS_THOUGHTS, HASH),
+    "words": ChatTemplate("{% for m in messages %}{{ m.role }}: {{ m.content }} [end]\n{% endfor %}", HASH),
 }
 TEXT = st.text("ab user\n<|im_>é🎉.", min_size=1, max_size=24)
 LONG = "The river goes by the stone, and the cloud by the market"

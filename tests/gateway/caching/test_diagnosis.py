@@ -89,6 +89,13 @@ class TestLost:
         found = told(second(hit=baseline.left - missing), baseline)
         assert found.reason == "partial_hit"
 
+    def test_less_than_a_page_in_common_is_no_loss(self) -> None:
+        """A beginning such as every prompt has."""
+        baseline = completion("<|im_start|>a", key="k")
+        assert told(completion("<|im_start|>a and more", at=9.0), baseline).reason == "cold"
+        other = completion("<|im_start|>a and more", at=9.0, generation=1, namespace=b"o")
+        assert told(other, baseline).reason == "flushed"
+
     def test_still_computing(self) -> None:
         baseline = first(ended=None)
         assert told(second(hit=0), baseline).reason == "in_flight"

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.request import Evicted, RequestStarted
 from gateway.caching.common import common_tokens
 from gateway.caching.diagnoser import Diagnoser
 from gateway.caching.records import Record, Records
@@ -173,6 +174,21 @@ class TestBaseline:
         assert diagnoser.baseline(later) is mine
         found = diagnoser.reason(later)
         assert (found.reason, found.detail["kind"]) == ("volatile_pattern", "datetime")
+
+    def test_that_went_on_meanwhile_is_compared_again(self) -> None:
+        """What was compared while it was being answered does not hold any more when the request is admitted."""
+        running = chat([say("user", "hello there")], ended=None, answer=[])
+        record = chat(
+            [say("user", "hello there"), say("assistant", "hm"), say("user", "?")], at=1.0, start=None
+        )
+        diagnoser = self.of(running, record)
+        before = diagnoser.compare(record)
+        assert (before.baseline, before.common, before.settled) == (running, running.tokens, False)
+        running.answer.extend([*b"hm", HASH.stop_ids[0]])
+        running.ended = 1.5
+        record.start = RequestStarted("r", 0, 0.0, evicted=Evicted("pressure", 1.0))
+        assert diagnoser.reason(record, before).common == running.tokens + 2
+        assert diagnoser.compare(record).settled
 
     def test_of_another_tenant_is_none(self) -> None:
         talk = [say("user", "hello there")]
