@@ -204,6 +204,19 @@ def test_renewing_a_pin_needs_no_room_of_its_own() -> None:
         assert bench.ended[name].entries == ("e",)
 
 
+def test_a_pin_that_cannot_be_had_any_more_keeps_no_other_entry_from_being_made() -> None:
+    bench = Bench(pages=40, max_model_len=64, limits=Limits(others=TenantLimits(pins=0.05)))
+    bench.leave("a", prompt(8), cache=entries(("first", 8), lease=HARD))
+    both = (*entries(("second", 8), lease=HARD).entries, *entries(("loose", 12)).entries)
+    bench.submit("b", prompt(16), cache=CachePolicy(entries=both))
+    assert "b" not in bench.failed, "its pages were pinned already"
+    bench.cache.drop_entry("first")
+    bench.submit("c", prompt(8, 1), cache=entries(("third", 8), lease=HARD))
+    bench.finish_all()
+    assert bench.ended["b"].entries == ("loose",)
+    assert bench.ended["c"].entries == ("third",)
+
+
 def test_a_request_of_maximum_length_runs_whatever_is_leased_pinned_and_promised() -> None:
     limits = Limits(
         {"quiet": TenantLimits(floor=0.25, pins=0.0), "pinner": TenantLimits(pins=0.25)},

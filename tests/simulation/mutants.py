@@ -8,14 +8,19 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
+from cache.accounts import Account
+from cache.flushing import Flushed
 from cache.lease import FlushScope
-from cache.prefix_cache import Cursor, Match, PrefixCache
+from cache.prefix_cache import Cursor, Found, Match, PrefixCache
 from cache.radix import Node
 from cache.tiers.host import HostTier
 from cache.tiers.index import TierPage
 from cache.tiers.page import PageMeta
 from cache.tombstones import Gone
 from engine.batch import Masks, PageCopy, PageLoad, PageSave, Plan, PlannedRow, RowResult, StepResult
+from engine.entries import PendingEntries
 from engine.group import Group, Member
 from engine.lower_tiers import LowerTiers
 from engine.masks import Mask, StepMasks
@@ -442,6 +447,184 @@ class FollowsForEver(Matchers):
         pass
 
 
+class SilentAboutAborts(Scheduler):
+    """A request that is aborted before it starts has no account."""
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        super().abort(request_id, index)
+        self._closed = [group for group in self._closed if group.account.started]
+
+
+class AccountsTooSoon(Scheduler):
+    """The account of a request that ends in a step does not wait for that."""
+
+    def _end(self, member: Member) -> None:
+        super()._end(member)
+        account = member.group.account
+        if account.landing and not member.group.members:
+            account.landing = 0
+            self._close_if_over(member.group)
+            account.landing = 2
+
+
+class CountsHitsAgain(Scheduler):
+    """What a preempted sequence finds again is a hit once more."""
+
+    def _start(self, member: Member, gone: Gone | None) -> None:
+        super()._start(member, gone)
+        if member.preempted:
+            self._totals.cached_tokens += member.computed
+
+
+class CountsWrittenAgain(Scheduler):
+    """Tokens that are published again count again."""
+
+    def _count_written(self, member: Member, known: int, end: int) -> None:
+        member.group.account.written += self.cache.written_tokens - known
+
+
+class ForgetsRecomputed(Scheduler):
+    """What is computed again after a preemption is not told apart."""
+
+    def _preempt(self, member: Member) -> None:
+        super()._preempt(member)
+        member.reached = 0
+
+
+class LetsWaitingWrite(Scheduler):
+    """A flush reaches the requests that run, and not those that wait."""
+
+    def _new_member(self, group: Group, index: int) -> Member:
+        member = super()._new_member(group, index)
+        self.cache._cursors.discard(member.cursor)
+        return member
+
+
+class WritesDespiteLimit(Scheduler):
+    """What a request may publish is not bounded."""
+
+    def _new_member(self, group: Group, index: int) -> Member:
+        member = super()._new_member(group, index)
+        if member.cursor.limit:
+            member.cursor.limit = 10**6
+        return member
+
+
+class WritesDespitePolicy(Scheduler):
+    """Who may not write does."""
+
+    def _new_member(self, group: Group, index: int) -> Member:
+        member = super()._new_member(group, index)
+        if member.cursor.root_key is not None and not group.request.cache.write:
+            member.cursor.limit = 10**6
+        return member
+
+
+class KeepsReservations(PendingEntries):
+    """Room for pins stays reserved for a request that has ended."""
+
+    def drop(self) -> None:
+        self._specs.clear()
+
+
+class ReservesNothing(PendingEntries):
+    """Pins are promised, and room for them is hoped for."""
+
+    def __init__(self, cache: PrefixCache, request: GenerationRequest, root_key: bytes) -> None:
+        super().__init__(cache, request, root_key)
+        for pages in self._reserved.values():
+            cache.release_pins(request.tenant, pages)
+        self._reserved.clear()
+
+
+class TellsOfEveryEntry(PendingEntries):
+    """Entries are told of whether they stand or not."""
+
+    def put(self, cursor: Cursor, tokens: list[int], upto: int) -> list[str]:
+        waiting = [spec.entry_id for spec in self._specs if spec.tokens <= upto]
+        super().put(cursor, tokens, upto)
+        self._specs.clear()
+        return waiting
+
+
+class FlushesNothingHere(PrefixCache):
+    """A flush says what it would do, and does not do it."""
+
+    def flush(self, scope: FlushScope | None = None, *, dry_run: bool = False) -> Flushed:
+        return super().flush(scope, dry_run=True)
+
+
+class FlushForgetsWriters(PrefixCache):
+    """What runs in a flushed scope goes on to publish."""
+
+    def _stop_writers(self, scope: FlushScope, removed: set[Node]) -> None:
+        pass
+
+
+class FlushesOnTrial(PrefixCache):
+    """A flush that is only to be tried is done."""
+
+    def flush(self, scope: FlushScope | None = None, *, dry_run: bool = False) -> Flushed:
+        return super().flush(scope)
+
+
+class LookingIsUsing(PrefixCache):
+    """What is looked up was used."""
+
+    def look_up(self, root_key: bytes | None, tokens: Tokens[int]) -> Found:
+        if root_key is not None:
+            for node in self._tree.walk(root_key, tokens, len(tokens) - 1).nodes:
+                node.used = self._clock()
+        return super().look_up(root_key, tokens)
+
+
+class FindsTheExpired(PrefixCache):
+    """A page can be found when its time is over."""
+
+    def _walk(self, root_key: bytes, tokens: Tokens[int], now: float) -> Any:
+        return super()._walk(root_key, tokens, -1e9)
+
+
+class PaysWithTheLatest(PrefixCache):
+    """A tenant above its quota pays before what it adds stands, perhaps with the page that it is added to."""
+
+    def _publish_pages(self, cursor: Cursor, tokens: Tokens[int], pages: Tokens[int], full: int) -> Node:
+        node = super()._publish_pages(cursor, tokens, pages, full)
+        self._trim(node.root.account)
+        return node
+
+
+class ReadsDespitePolicy(PrefixCache):
+    """Who may not read does."""
+
+    def match(self, cursor: Cursor, tokens: Tokens[int]) -> Match:
+        policy = cursor.policy
+        cursor.policy = structs.replace(policy, read=True)
+        match = super().match(cursor, tokens)
+        cursor.policy = policy
+        return match
+
+
+class PinsNothing(PrefixCache):
+    """A hard pin is known, and goes like anything else."""
+
+    def _pin_hard(self, node: Node) -> None:
+        pass
+
+    def _unpin(self, node: Node) -> None:
+        pass
+
+
+class PinsEverything(PrefixCache):
+    """There is always room for one pin more."""
+
+    def _check_pins(self, node: Node, account: Account) -> None:
+        pass
+
+    def reserve_pins(self, tenant: str, tokens: int) -> int:
+        return 0
+
+
 class BelievesLostSaves(LowerTiers):
     """What a lost step was to save is taken for saved."""
 
@@ -512,6 +695,20 @@ def with_queue(queue: type[WaitingQueue]) -> Callable[..., Scheduler]:
     return build
 
 
+def with_entries(pending: type[PendingEntries]) -> Callable[..., Scheduler]:
+    class Planted(Scheduler):
+        def _pending_entries(
+            self, request: GenerationRequest, root_key: bytes | None
+        ) -> PendingEntries | None:
+            made = super()._pending_entries(request, root_key)
+            if made is None or root_key is None:
+                return made
+            made.drop()
+            return pending(self.cache, request, root_key)
+
+    return Planted
+
+
 def with_single_flight(single_flight: type[SingleFlight]) -> Callable[..., Scheduler]:
     def build(**options: Any) -> Scheduler:
         scheduler = Scheduler(**options)
@@ -574,6 +771,14 @@ MUTANTS: dict[str, Callable[[], Parts]] = {
             KeepsPostponedPosition,
             ForgetsHeld,
             QueuesHeld,
+            SilentAboutAborts,
+            AccountsTooSoon,
+            CountsHitsAgain,
+            CountsWrittenAgain,
+            ForgetsRecomputed,
+            LetsWaitingWrite,
+            WritesDespiteLimit,
+            WritesDespitePolicy,
         )
     },
     **{
@@ -585,6 +790,19 @@ MUTANTS: dict[str, Callable[[], Parts]] = {
             MatchesOneTooMany,
             MatchesWholePrompt,
             PinsUncounted,
+            FlushesNothingHere,
+            FlushForgetsWriters,
+            FlushesOnTrial,
+            LookingIsUsing,
+            FindsTheExpired,
+            PaysWithTheLatest,
+            ReadsDespitePolicy,
+            PinsNothing,
+            PinsEverything,
         )
+    },
+    **{
+        cls.__name__: (lambda cls=cls: Parts(scheduler=with_entries(cls)))
+        for cls in (KeepsReservations, ReservesNothing, TellsOfEveryEntry)
     },
 }

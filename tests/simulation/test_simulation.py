@@ -13,11 +13,13 @@ OPERATIONS = 300
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
 def test_every_invariant_holds(first: int) -> None:
-    below = 0
+    below = hits = 0
     for seed in range(first, first + 10):
         report = Simulation(seed).run(OPERATIONS)
         assert report.finished > 0, f"SEED={seed} finished nothing and so shows nothing"
         below += report.below
+        hits += report.hits
+    assert hits > 10, "hardly anything was found again, and so nothing is shown of who finds what"
     assert below > 0, "nothing was found below the device, and so nothing is shown of it"
 
 
