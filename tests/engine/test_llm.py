@@ -1,9 +1,11 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from cache.lease import CachePolicy, EntrySpec, FlushScope, Lease, TenantLimits
 from engine.config import EngineConfig, HashModelConfig
 from engine.errors import BadRequest, DeadlineExceeded, RequestFailure, StartError
 from engine.hash_model import reference
@@ -125,3 +127,75 @@ assert "torch" not in sys.modules
 def test_the_client_side_imports_no_numpy_either() -> None:
     script = "import sys, engine.process; assert not {'torch', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+# ---- the cache -------------------------------------------------------------------------------------------------------
+
+PROMPT = "a prompt of more than one page, for all that is asked of the cache"
+LENGTH = len(PROMPT)
+NOTHING = SamplingParams(max_tokens=0)
+
+
+def entry_of(name: str, **lease: Any) -> CachePolicy:
+    return CachePolicy(entries=(EntrySpec(entry_id=name, tokens=LENGTH, lease=Lease(**lease)),))
+
+
+def test_tenants_share_nothing_and_each_finds_its_own(llm: LLM) -> None:
+    llm.generate([PROMPT], NOTHING, tenant="a")
+    for tenant, found in (("b", 0), ("", 0), ("a", LENGTH - 1)):
+        assert llm.look_up(PROMPT, tenant=tenant).device == found
+        (completion,) = llm.generate([PROMPT], SAMPLING, tenant=tenant, cache=CachePolicy(write=False))
+        assert completion.cached_tokens == completion.account.cached == found
+
+
+def test_an_entry_is_made_changed_and_dropped(llm: LLM) -> None:
+    (completion,) = llm.generate([PROMPT], NOTHING, tenant="a", cache=entry_of("e", ttl=60.0, tag="t"))
+    assert completion.account.entries == ("e",)
+    entry = llm.entry("e").entry
+    assert entry is not None
+    assert (entry.tenant, entry.tokens, entry.device, entry.status) == ("a", LENGTH, LENGTH, "held")
+    assert llm.cache_report("b").entries == ()
+    (tenant,) = llm.cache_report("a").tenants
+    assert tenant.bytes["device"] > 0
+    pinned = llm.entry("e", lease=Lease(pin="hard")).entry
+    assert pinned is not None
+    assert pinned.expires_in is None
+    assert llm.cache_report("a").tenants[0].pinned_pages == -(-LENGTH // llm.info.page_size)
+    refused = llm.entry("e", lease=Lease(ttl=-1.0))
+    assert refused.kind == "bad_request"
+    assert llm.entry("e", drop=True).entry is not None
+    assert llm.entry("e").entry is None
+    assert llm.look_up(PROMPT, tenant="a").device == LENGTH - 1, "its pages are like any others"
+
+
+def test_a_flush_says_what_it_takes_and_takes_it(llm: LLM) -> None:
+    for tenant in ("a", "b"):
+        llm.generate([PROMPT], NOTHING, tenant=tenant)
+    scope = FlushScope(tenant="a")
+    tried = llm.flush(scope, dry_run=True)
+    assert tried.tokens == LENGTH
+    assert llm.look_up(PROMPT, tenant="a").device == LENGTH - 1
+    assert llm.flush(scope).tokens == tried.tokens
+    assert llm.look_up(PROMPT, tenant="a").device == 0
+    assert llm.look_up(PROMPT, tenant="b").device == LENGTH - 1
+    (completion,) = llm.generate([PROMPT], NOTHING, tenant="a")
+    assert completion.cached_tokens == 0
+    assert llm.flush().tokens == 2 * LENGTH
+
+
+def test_a_stream_that_is_closed_leaves_what_it_computed(llm: LLM) -> None:
+    stream = llm.stream(PROMPT, SamplingParams(max_tokens=1000), tenant="a")
+    next(stream)
+    stream.close()
+    assert llm.look_up(PROMPT, tenant="a").device == LENGTH - 1
+
+
+def test_limits_that_cannot_be_kept_are_refused_in_one_line() -> None:
+    config = EngineConfig(
+        hash_model=HashModelConfig(),
+        pages=64,
+        tenants={"a": TenantLimits(floor=0.5), "b": TenantLimits(pins=0.4)},
+    )
+    with pytest.raises(StartError, match="tenants") as raised:
+        LLM(config)
+    assert "\n" not in str(raised.value)

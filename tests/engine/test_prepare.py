@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from cache.lease import CachePolicy, EntrySpec, Lease
 from engine.errors import BadRequest
 from engine.prepare import check_request
 from engine.request import GenerationRequest, SamplingParams
@@ -19,6 +20,10 @@ GOOD = GenerationRequest(
 )
 
 
+def entries(*specs: tuple[str, int], lease: Lease = Lease(ttl=1.0)) -> CachePolicy:  # noqa: B008 - it is frozen
+    return CachePolicy(entries=tuple(EntrySpec(entry_id=name, tokens=n, lease=lease) for name, n in specs))
+
+
 def check(request: GenerationRequest) -> None:
     check_request(request, vocab_size=100, max_model_len=8)
 
@@ -28,6 +33,7 @@ def check(request: GenerationRequest) -> None:
     [
         GOOD,
         replace(GOOD, prompt=[1] * 7),
+        replace(GOOD, cache=entries(("e", 1), ("f", 2), lease=Lease(pin="hard", priority=0))),
         replace(GOOD, prompt=[1] * 8, sampling=SamplingParams(max_tokens=0)),
         replace(GOOD, sampling=SamplingParams(max_tokens=10**9, temperature=0.0, prompt_logprobs=0)),
     ],
@@ -48,6 +54,15 @@ def test_taken(request_: GenerationRequest) -> None:
         ("n", {"n": 10**6}),
         ("deadline", {"deadline": math.nan}),
         ("deadline", {"deadline": math.inf}),
+        ("cache.max_age", {"cache": CachePolicy(max_age=0.0)}),
+        ("cache.max_age", {"cache": CachePolicy(max_age=math.nan)}),
+        ("cache.write_tokens", {"cache": CachePolicy(write_tokens=-1)}),
+        ("cache.entries", {"cache": entries(("e", 0))}),
+        ("cache.entries", {"cache": entries(("e", 3))}),
+        ("cache.entries", {"cache": entries(("e", 1), ("e", 2))}),
+        ("cache.ttl", {"cache": entries(("e", 1), lease=Lease(ttl=-1.0))}),
+        ("cache.ttl", {"cache": entries(("e", 1), lease=Lease(ttl=math.inf))}),
+        ("cache.priority", {"cache": entries(("e", 1), lease=Lease(priority=101))}),
     ],
 )
 def test_refused_with_the_field_named(param: str, changes: dict[str, Any]) -> None:

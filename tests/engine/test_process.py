@@ -16,7 +16,7 @@ import zmq
 from blockbuster import BlockBuster
 from msgspec import structs
 
-from cache.lease import FlushScope
+from cache.lease import CachePolicy, EntrySpec, FlushScope, Lease, TenantLimits
 from engine.backlog import QueueLimits
 from engine.client import RequestStream
 from engine.config import EngineConfig, HashModelConfig
@@ -26,6 +26,7 @@ from engine.errors import (
     EngineDied,
     EngineUnavailable,
     GrammarRefused,
+    PinsExhausted,
     QueueFull,
     RequestFailure,
     StartError,
@@ -677,3 +678,50 @@ async def test_no_account_comes_from_an_engine_that_died() -> None:
         assert set(closed) == {reading, left}
         assert reading.account is left.account is None
         assert not engine._leaving
+
+
+# ---- questions about the cache ---------------------------------------------------------------------------------------
+
+
+async def test_what_is_asked_of_the_cache_is_answered_between_steps() -> None:
+    async with running() as engine:
+        policy = CachePolicy(entries=(EntrySpec(entry_id="e", tokens=20, lease=Lease(ttl=60.0, tag="t")),))
+        one = GenerationRequest(
+            request_id="one",
+            prompt=list(range(40)),
+            sampling=SamplingParams(max_tokens=3),
+            tenant="t",
+            namespace=b"n",
+            cache=policy,
+        )
+        busy = submit(engine, request("busy", ENDLESS))
+        stream = submit(engine, one)
+        await tokens_of(stream)
+        assert stream.account is not None
+        assert stream.account.entries == ("e",)
+        found = await engine.look_up(one.prompt, namespace=b"n")
+        assert found.device == 39
+        assert (await engine.look_up(one.prompt, namespace=b"other")).device == 0
+        assert found.saved >= 0
+        report = await engine.entry("e", lease=Lease(ttl=90.0))
+        assert report.entry is not None
+        assert report.entry.lease.ttl == 90.0
+        engine.lease_tip("one", Lease(ttl=60.0, pause=True))
+        engine.lease_tip("nobody", Lease(ttl=60.0, pause=True))
+        (tenant,) = (await engine.cache_report("t")).tenants
+        assert tenant.bytes["device"] > 0
+        assert engine.counters.cache.entries == 1
+        flushed = await engine.flush_cache(FlushScope(tenant="t"))
+        assert (flushed.tokens, flushed.entries) == (42, 1)
+        assert (await engine.look_up(one.prompt, namespace=b"n")).device == 0
+        busy.abort()
+
+
+async def test_pins_over_the_share_fail_their_request_alone() -> None:
+    config = structs.replace(CONFIG, pages=64, max_model_len=128, other_tenants=TenantLimits(pins=0.0))
+    async with running(config) as engine:
+        policy = CachePolicy(entries=(EntrySpec(entry_id="e", tokens=10, lease=Lease(pin="hard")),))
+        stream = submit(engine, structs.replace(request("pins"), cache=policy))
+        assert isinstance(await failure_of(tokens_of(stream)), PinsExhausted)
+        await until(lambda: stream.account is not None, 5)
+        assert await right(engine)
