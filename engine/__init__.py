@@ -28,6 +28,8 @@ waiting     its queue: who is admitted next (light)
 totals      its sums and levels, for whoever asks (light)
 single_flight, page_tables, deadlines
             its helpers: who computes a shared prefix, whose pages are whose, who is overdue (light)
+entries, tips
+            its cache entries to be made, and where conversations left off (light)
 lower_tiers what goes down from the device and what comes up, as plans have it (light)
 load_costs  whether loading is cheaper than computing (light)
 cache_desk  answers questions about the cache
