@@ -21,7 +21,7 @@ class Flushed:
     entries: int = 0
     in_use: int = 0
     kept: int = 0
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[Node, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(slots=True)
