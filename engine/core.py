@@ -202,7 +202,8 @@ class Engine:
         except Exception:  # noqa: BLE001 - a runner may fail in any way
             self._log.exception("step %d failed", plan.step)
             result = self._run_one_by_one(plan, masks)
-        return replace(self._matchers.advance(plan, result), saved=saved)
+        result = self._matchers.advance(plan, result)
+        return result if saved else replace(result, saved=False)
 
     def commit(self, plan: Plan, result: StepResult) -> None:
         try:

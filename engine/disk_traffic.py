@@ -216,6 +216,8 @@ class DiskTraffic:
             whole = self._files.read(meta, slot) if read.waiting else None
             self._done.append(partial(self._end, read, whole))
         self._wake()
+        for read in reads:  # nobody waits for this
+            self._files.touch(read.page.meta)
 
     def _end(self, read: _Read, whole: bool | None) -> None:
         """A page was read, or could not be, or (None) was not wanted any more."""

@@ -10,6 +10,10 @@ PATIENCE = 3.0
 """A read from disk may take so many times what is expected of it before nobody waits any more."""
 SLACK = 0.05
 """And so many seconds longer: a disk that was idle has to wake up."""
+WORTH_WAITING = 0.5
+"""And in any case for this part of the time that computing takes: what is lost then by a disk that never answers is no more."""
+LONGEST_WAIT = 5.0
+"""Seconds."""
 
 Recompute = Callable[[int, int], float]
 """Seconds to compute so many positions (second) that so many others (first) come before."""
@@ -44,7 +48,10 @@ class LoadCosts:
 
     def wait_for_disk(self, first: int, pages: int) -> float:
         """How long to wait for a read at most: no longer than computing takes."""
-        return min(PATIENCE * pages * self.disk_page + SLACK, self.recompute(first, pages))
+        usual = PATIENCE * pages * self.disk_page + SLACK
+        computing = self.recompute(first, pages)
+        worth = WORTH_WAITING * computing if computing < math.inf else 0.0
+        return min(max(usual, worth), computing, LONGEST_WAIT)
 
     def learn_disk(self, seconds: float) -> None:
         """Somebody waited so many seconds for each page that was read."""

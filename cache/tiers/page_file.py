@@ -76,7 +76,11 @@ def aligned(length: int) -> int:
 
 def read_header(descriptor: int) -> tuple[FileHeader, int]:
     """The header and where the payload begins. Raises BadPageFile and OSError."""
-    front = os.pread(descriptor, ALIGNMENT, 0)
+    return _read_header(os.pread(descriptor, ALIGNMENT, 0), descriptor)
+
+
+def _read_header(front: bytes, descriptor: int) -> tuple[FileHeader, int]:
+    """`front` is how the file begins; what is missing of its header is read."""
     if len(front) < _FRONT.size:
         raise BadPageFile("too short for a header")
     magic, length, checksum = _FRONT.unpack_from(front)
@@ -131,7 +135,9 @@ def _write_all(descriptor: int, front: bytes, payload: memoryview) -> None:
 def read_page(descriptor: int, kind: PageKind, meta: PageMeta, into: memoryview) -> None:
     """Fill `into`, `kind.page_bytes` long, with the bytes of just this page. Raises BadPageFile and OSError; what `into`
     holds then is undefined."""
-    header, start = read_header(descriptor)
+    front = bytearray(ALIGNMENT)
+    done = os.preadv(descriptor, [front, into], 0)  # nearly always that is all
+    header, start = _read_header(bytes(front[:done]), descriptor)
     check_header(header, kind, meta.chain.hex())
     if (
         header.meta.tokens != meta.tokens
@@ -141,7 +147,8 @@ def read_page(descriptor: int, kind: PageKind, meta: PageMeta, into: memoryview)
         raise BadPageFile("another page")
     if os.fstat(descriptor).st_size != start + len(into):
         raise BadPageFile("not of the length it should have")
-    read_exactly(descriptor, into, start)
+    there = max(done - start, 0) if start == ALIGNMENT else 0
+    read_exactly(descriptor, into[there:], start + there)
     if checksum(into) != header.checksum:
         raise BadPageFile("its bytes are damaged")
 

@@ -25,7 +25,6 @@ from pathlib import Path
 from .header import FileHeader, FoundPage, PageKind
 from .page import PageMeta
 from .page_file import (
-    ALIGNMENT,
     BadPageFile,
     aligned,
     check_header,
@@ -34,6 +33,10 @@ from .page_file import (
     read_page,
     write_page,
 )
+
+_HEADER = 1024
+_TOKEN = 5
+"""Bytes of a header at most, beside long names, and of each token in it (msgpack's largest uint32)."""
 
 
 class DirectoryInUse(Exception):
@@ -49,7 +52,7 @@ class PageFiles:
 
     def __init__(self, directory: Path, kind: PageKind) -> None:
         self.kind = kind
-        self.file_bytes = ALIGNMENT + aligned(kind.page_bytes)
+        self.file_bytes = aligned(_HEADER + _TOKEN * kind.page_size) + aligned(kind.page_bytes)
         self._directory = directory
         self._pages = directory / "pages" / kind.digest
         self._new = directory / "new"
@@ -140,13 +143,17 @@ class PageFiles:
             )
             try:
                 read_page(descriptor, self.kind, meta, into)
-                os.utime(descriptor)  # recency survives a restart
             finally:
                 os.close(descriptor)
         except (BadPageFile, OSError):
             self.remove(meta)
             return False
         return True
+
+    def touch(self, meta: PageMeta) -> None:
+        """It was used: that is remembered across a restart."""
+        with contextlib.suppress(OSError):
+            os.utime(self._path(meta))
 
     def deny(self, times: int) -> None:
         """Let the next `times` reads and writes fail. For failpoints and tests."""
