@@ -38,6 +38,11 @@ class PendingEntries:
         """How many tokens the next of them needs."""
         return self._specs[0].tokens
 
+    @property
+    def reserved(self) -> int:
+        """Pages that are kept for pins still to come."""
+        return sum(self._reserved.values())
+
     def put(self, cursor: Cursor, tokens: list[int], upto: int) -> list[str]:
         """Make those of the first `upto` tokens at most that a sequence has left in the tree, or others before it.
 

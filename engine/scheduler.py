@@ -379,6 +379,17 @@ class Scheduler:
         tenants = Counter(group.tenant.name for group in self._groups.values())
         assert tenants == {name: tenant.groups for name, tenant in self._tenants.items()}, "a tenant's count"
         assert all(group.members for group in self._groups.values()), "an ended request is remembered"
+        self._check_reserved()
+
+    def _check_reserved(self) -> None:
+        landing = [] if self._flight is None else [member.group for member in self._flight.members]
+        reserved: Counter[str] = Counter()
+        for group in {*self._groups.values(), *landing}:
+            if group.entries is not None:
+                reserved[group.tenant.name] += group.entries.reserved
+        for account in self.cache.accounts:
+            # An import that is under way has reserved some as well.
+            assert account.reserved >= reserved[account.tenant], "room for pins is given away"
 
     def _check_waiting(self, waiting: list[Member]) -> None:
         queued = [member.uid for member in self._waiting]
