@@ -88,41 +88,45 @@ def what_goes(scope: FlushScope, roots: Iterable[Root], now: float, holders: Cal
     going = Going()
     for root in roots:
         nodes = list(below(root))  # parents first
-        leased = _of_entries(scope, nodes)
+        paths, behind = _of_entries(scope, nodes)
         stays: set[Node] = set()  # something below does not go
-        parts: set[Node] = set()  # something below goes
+        parts: set[Node] = set()  # something below goes, or would but for others
         for node in reversed(nodes):
-            mine = leased is None or node in leased
-            idle = scope.idle_for is None or (holders(node.page) == 1 and now - node.used >= scope.idle_for)
-            fits = mine and idle and scope.group in (None, node.group)
+            on_path = paths is None or node in paths
+            if not (on_path or node in behind) or not _is_idle(scope, node, now, holders):
+                stays.add(node.parent)
+                continue
+            fits = scope.group in (None, node.group)
             if fits and node not in stays and not _serves_others(scope, node):
                 going.nodes.append(node)
                 parts.add(node.parent)
                 continue
             stays.add(node.parent)
-            if fits or _shared_part(scope, node, parts, mine):
+            if on_path and (fits or (node.group == SHARED and node in parts)):
                 going.kept += 1
                 parts.add(node.parent)
     return going
 
 
-def _shared_part(scope: FlushScope, node: Node, parts: set[Node], mine: bool) -> bool:
-    """The beginning of what goes, which others have used too."""
-    return mine and scope.group is not None and node.group == SHARED and node in parts
+def _is_idle(scope: FlushScope, node: Node, now: float, holders: Callable[[int], int]) -> bool:
+    return scope.idle_for is None or (holders(node.page) == 1 and now - node.used >= scope.idle_for)
 
 
-def _of_entries(scope: FlushScope, nodes: list[Node]) -> set[Node] | None:
-    """The paths to the entries of the scope and all below them; None if it names no entries."""
+def _of_entries(scope: FlushScope, nodes: list[Node]) -> tuple[set[Node] | None, set[Node]]:
+    """The paths to the entries of the scope, None if it names no entries; and what goes on from them."""
     if scope.tag is None and scope.entry_id is None:
-        return None
-    found: set[Node] = set()
+        return None, set()
+    behind: set[Node] = set()
+    paths: set[Node] = set()
     for node in nodes:
-        if node.parent in found or any(_is_named(scope, entry) for entry in _entries(node)):
-            found.add(node)
+        if any(_is_named(scope, entry) for entry in _entries(node)):
+            paths.add(node)
+        if node.parent in behind or node.parent in paths:
+            behind.add(node)
     for node in reversed(nodes):
-        if node in found:
-            found.add(node.parent)
-    return found
+        if node in paths:
+            paths.add(node.parent)
+    return paths, behind
 
 
 def _serves_others(scope: FlushScope, node: Node) -> bool:

@@ -26,7 +26,7 @@ from .radix import SHARED, Key, Node, RadixTree, Root, below
 from .tiers.page import page_chain
 from .tombstones import Gone, Tombstones
 
-AT_ONCE = 256
+AT_ONCE = 64
 """So many flushed pages are reclaimed with the flush, at a microsecond or two each; the rest when room is needed."""
 
 _DEPTH: dict[Tier, int] = {"device": 0, "host": 1, "disk": 2}
@@ -103,6 +103,16 @@ class Survey:
 
 def _nobody(owner: str) -> bool:
     return False
+
+
+def _live_longer(node: Node, max_age: float | None, now: float) -> None:
+    """A page that can expire was used, by somebody whose own pages live for `max_age`: it lives as long as the longest."""
+    assert node.max_age is not None
+    if max_age is None:
+        node.max_age, node.expires = None, inf
+    else:
+        node.max_age = max(node.max_age, max_age)
+        node.expires = now + node.max_age
 
 
 class _Path(NamedTuple):
@@ -243,25 +253,28 @@ class PrefixCache:
         if found.expired is not None:
             self._remove_below(found.expired, "expired", now)
         nodes, tail, shared, _ = found
-        path = nodes if tail is None else [*nodes, tail]
-        if not path:
-            return Match([], None, 0, gone, root_key)
-        whole = len(nodes)
-        fresh = cursor.counts and len(path) > cursor.counted
-        if fresh:
-            cursor.streak = self._evictor.resumed(path[-1])
-        pages = self._pin(cursor, path, now)
-        if tail is not None and tail.holds is not None:
-            self._renew_tail(tail, tokens, shared, now, counts=fresh)
-        if whole:
+        whole_tail = tail is not None and self._all_of(tail, shared, tokens)
+        used = [*nodes, tail] if tail is not None and whole_tail else nodes
+        if cursor.counts and len(used) > cursor.counted:
+            cursor.streak = self._evictor.resumed(used[-1])
+        pages = self._pin(cursor, used, now)
+        cursor.counted = max(cursor.counted, len(used))
+        if tail is not None and used is nodes:
+            pages.append(self._pin_part(tail, shared, now))
+        if nodes:
             cursor.node = nodes[-1]
-            cursor.depth = whole
-        if fresh:
-            cursor.counted = len(path)
-        chain = nodes[-1].chain if whole else root_key
+            cursor.depth = len(nodes)
+        chain = nodes[-1].chain if nodes else root_key
         if tail is None:
             return Match(pages, None, 0, gone, chain)
         return Match(pages[:-1], tail.page, shared, gone, chain)
+
+    def _all_of(self, tail: Node, shared: int, tokens: Sequence[int]) -> bool:
+        """Whether a page whose first tokens are found is used as a whole, the last of a prompt not being looked for."""
+        missing = len(tail.key) - shared
+        return not missing or (
+            missing == 1 and tail.start + shared == len(tokens) - 1 and tail.key[shared] == tokens[-1]
+        )
 
     def _walk(self, root_key: bytes, tokens: Sequence[int], now: float) -> _Path:
         nodes, tail, shared = self._tree.walk(root_key, tokens, len(tokens) - 1)
@@ -273,52 +286,50 @@ class PrefixCache:
         return _Path(nodes, tail, shared, None)
 
     def _pin(self, cursor: Cursor, path: list[Node], now: float) -> list[int]:
-        """Hold all pages of a path. They were used now."""
+        """Hold all pages of a path, of which every token was used now."""
         retain = self.pool.retain
         group, max_age, lowest = cursor.policy.group, cursor.policy.max_age, cursor.policy.lowest
         counted = cursor.counted if cursor.counts else len(path)
         pages: list[int] = []
-        root = path[0].root
-        size = self.page_size
-        woken = 0
+        woken = frozen = 0
         for at, node in enumerate(path):
-            page = node.page
-            pages.append(page)
-            if retain(page) == 2 and not node.pins:
-                woken += 1
-            elif node.pins and self.pool.holders(page) == 2:
-                root.frozen -= 1
+            pages.append(node.page)
+            if retain(node.page) == 2:
+                if node.pins:
+                    frozen += 1
+                else:
+                    woken += 1
             node.used = now
             if at >= counted:
                 node.hits += 1
             if node.group is not group and node.group != group:
                 node.group = SHARED
             if node.max_age is not None:
-                self._extend_age(node, max_age, now)
-            if node.lowest != lowest and _DEPTH[lowest] > _DEPTH[node.lowest]:
+                _live_longer(node, max_age, now)
+            if node.lowest is not lowest and _DEPTH[lowest] > _DEPTH[node.lowest]:
                 node.lowest = lowest
-            if node.holds is not None and len(node.key) == size:
-                leases.renew(node, node.start + size, now, counts=at >= counted)
-        self._count_idle(root, -woken)
-        self._evictor.withdraw(path[-1])
+            if node.holds is not None:
+                leases.renew(node, node.start + len(node.key), now, counts=at >= counted)
+        if path:
+            path[0].root.frozen -= frozen
+            self._count_idle(path[0].root, -woken)
+            self._evictor.withdraw(path[-1])
         return pages
 
-    def _renew_tail(
-        self, tail: Node, tokens: Sequence[int], shared: int, now: float, *, counts: bool
-    ) -> None:
-        """A tail was used up to where it agrees with the prompt, of which the last token was not looked for."""
-        last = tail.start + shared
-        if shared < len(tail.key) and last < len(tokens) and tail.key[shared] == tokens[last]:
-            shared += 1
-        leases.renew(tail, tail.start + shared, now, counts=counts)
-
-    def _extend_age(self, node: Node, max_age: float | None, now: float) -> None:
-        assert node.max_age is not None
-        if max_age is None:
-            node.max_age, node.expires = None, inf
-            return
-        node.max_age = max(node.max_age, max_age)
-        node.expires = now + node.max_age
+    def _pin_part(self, tail: Node, shared: int, now: float) -> int:
+        """Hold a page of which only the beginning is used: that is no use of what others wrote behind it."""
+        if self.pool.retain(tail.page) == 2:
+            if tail.pins:
+                tail.root.frozen -= 1
+            else:
+                self._count_idle(tail.root, -1)
+            self._evictor.withdraw(tail)
+        tail.used = now
+        if tail.max_age is not None:
+            tail.expires = now + tail.max_age
+        if tail.holds is not None:
+            leases.renew(tail, tail.start + shared, now, counts=True)
+        return tail.page
 
     def _gone(self, root_key: bytes, path: _Path, tokens: Sequence[int], now: float) -> Gone | None:
         """What became of the whole page after a path, if it was there once."""
@@ -328,12 +339,14 @@ class PrefixCache:
         key = tuple(tokens[start : start + self.page_size])
         if len(key) < self.page_size or not (len(self.tombstones) or self._dead_roots):
             return None
+        chain = path.nodes[-1].chain if path.nodes else root_key
+        gone = self.tombstones.find(page_chain(chain, key), now)
         dead = self._dead_roots.get(root_key)
-        if dead is not None and dead.dead is not None:
+        if dead is not None and dead.dead is not None and (gone is None or now - dead.dead < gone.age):
             walk = self._tree.walk_below(dead, tokens, 0, start + self.page_size)
             if len(walk.nodes) > len(path.nodes):
                 return Gone("flushed", now - dead.dead, False)
-        return self.tombstones.find(page_chain(path.nodes[-1].chain if path.nodes else root_key, key), now)
+        return gone
 
     def share(self, pages: Iterable[int]) -> None:
         """One more holder of pages that a sequence holds."""
@@ -448,13 +461,13 @@ class PrefixCache:
         return root
 
     def _insert(self, cursor: Cursor, parent: Node, key: Key, page: int, now: float) -> Node:
-        pages_before, tokens_before = self._tree.nodes, self._tree.tokens
+        before = self._tree.tokens
         node, displaced = self._tree.insert(parent, key, page)
-        self.written_tokens += self._tree.tokens - tokens_before
+        self.written_tokens += self._tree.tokens - before
         if (
             node.page != page or self._node_of[page] is node
         ):  # known already, by a page of its own or by this one
-            self._use_again(cursor, node, len(key), now)
+            self._write_again(cursor, node, len(key), now)
             return node
         assert self._node_of[page] is None, f"page {page} would stand in the tree twice"
         self._node_of[page] = node
@@ -462,12 +475,13 @@ class PrefixCache:
         self.published += 1
         if len(key) == self.page_size:
             self.tombstones.forget(node.chain)
-        if self._tree.nodes > pages_before:
-            self._enter(cursor, node, now)
+        self._write(cursor, node, now)
+        if displaced is None:
+            node.created = now
+            node.owner = node.root.account.tenant
+            self.accounts.charge(node.root.account, 1)
         else:
-            self._use_again(cursor, node, len(key), now)
-            node.streak = cursor.streak
-        if displaced is not None:
+            leases.renew(node, node.start + len(key), now, counts=False)
             self._evictor.withdraw(node)
             self._let_go(node, displaced)
             self._count_eviction(node.root.account, "replaced")
@@ -475,33 +489,34 @@ class PrefixCache:
             self._evictor.withdraw(parent)
         return node
 
-    def _enter(self, cursor: Cursor, node: Node, now: float) -> None:
-        """A new page of the tree belongs to the owner of its root."""
+    def _write(self, cursor: Cursor, node: Node, now: float) -> None:
+        """All tokens of a page are this cursor's: those that a tail had before, too."""
         policy = cursor.policy
-        account = node.root.account
-        node.used = node.created = now
-        node.owner = account.tenant
+        node.used = now
         node.streak = cursor.streak
         node.group = policy.group
         node.lowest = policy.lowest
-        if policy.max_age is not None:
-            node.max_age = policy.max_age
-            node.expires = now + policy.max_age
-        self.accounts.charge(account, 1)
+        node.max_age = policy.max_age
+        node.expires = inf if policy.max_age is None else now + policy.max_age
 
-    def _use_again(self, cursor: Cursor, node: Node, length: int, now: float) -> None:
-        """A page of the tree was computed once more."""
+    def _write_again(self, cursor: Cursor, node: Node, length: int, now: float) -> None:
+        """The first `length` tokens of a page were computed once more."""
         policy = cursor.policy
         if node.expires <= now:
             self._lose_holds(node, "expired", now)
         node.used = now
-        if node.group != policy.group:
-            node.group = SHARED
-        if node.max_age is not None:
-            self._extend_age(node, policy.max_age, now)
-        if _DEPTH[policy.lowest] > _DEPTH[node.lowest]:
-            node.lowest = policy.lowest
-        leases.renew(node, node.start + length, now, counts=False)
+        if length < len(node.key):
+            if node.max_age is not None:
+                node.expires = now + node.max_age
+        else:
+            if node.group != policy.group:
+                node.group = SHARED
+            if node.max_age is not None:
+                _live_longer(node, policy.max_age, now)
+            if _DEPTH[policy.lowest] > _DEPTH[node.lowest]:
+                node.lowest = policy.lowest
+        if node.holds is not None:
+            leases.renew(node, node.start + length, now, counts=False)
         if node.seat:
             self._offer(node)
 
@@ -683,7 +698,7 @@ class PrefixCache:
         """Lease the first `spec.tokens` of `tokens`, as soon as all of them stand in the tree: False, and nothing happens,
         before that. An entry of this id is renewed. Raises PinsExhausted.
         """
-        if not cursor.limit or not self.enabled:
+        if not cursor.limit or not self.enabled or spec.tokens < 1:
             return False
         node = self._node_at(cursor, tokens, spec.tokens)
         if node is None:
