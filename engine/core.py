@@ -131,6 +131,8 @@ class Engine:
     @property
     def rest(self) -> float | None:
         """With no plan to be had now: for how many seconds, if `wakeup` is not set before. None: for ever."""
+        if self._reports:
+            return 0.0  # it came with the plan that there is none of
         if not self._scheduler.idle:
             return STALLED
         dues = [due for due in (self._scheduler.next_deadline, self._moves.next_due) if due is not None]

@@ -70,6 +70,7 @@ class Server:
         program: tuple[str, ...] = ("-m", "gateway"),
     ) -> None:
         self.key = key
+        self.flags = flags
         self.temporary = temporary or directory / "tmp"
         self.temporary.mkdir(parents=True, exist_ok=True)
         self._log = directory / "stderr.txt"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,6 +101,63 @@ def test_a_breakpoint_and_a_prewarm_keep_what_agents_share(client: OpenAI) -> No
         assert details.cache_write_tokens == 0
         assert answer.model_extra["x_cache"]["hit_tokens"]["device"] == kept
         assert answer.choices[0].message.content
+
+
+def test_deterministic_answers_are_the_same_to_the_last_bit(demo_server: Server, tmp_path: Path) -> None:
+    """Cold and alone, or warm from the device, and from disk after a restart, with others in every
+    step: prompts cut at random, compared by their tokens and log-probabilities."""
+    rng = random.Random(3)
+    names = ["river", "stone", "lamp", "paper", "winter", "garden", "silver", "road", "music", "window"]
+    story = [rng.choice(names) for _ in range(220)]
+    prompts = [
+        " ".join(story[: rng.randrange(90, 220)]) + f". Name {what}."
+        for what in ("a fruit", "a colour", "a bird", "one tree")
+    ]
+    flags = (
+        *demo_server.flags,
+        "--deterministic",
+        "--host-cache",
+        "64MiB",
+        "--cache-dir",
+        str(tmp_path / "cache"),
+    )
+
+    def ask(server: Server, prompt: str, number: int, **cache: Any) -> tuple[Any, int, dict[str, int]]:
+        body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": 6, "seed": number}
+        sampling = {"temperature": number % 2, "logprobs": True, "top_logprobs": 2, "cache": cache}
+        model = server.get("/v1/models").json()["data"][0]["id"]
+        reply = server.post("/v1/chat/completions", {"model": model, **body, **sampling}, timeout=100.0)
+        assert reply.status == 200, reply
+        answer = reply.json()
+        usage, tiers = answer["usage"], answer["x_cache"]["hit_tokens"]
+        return answer["choices"][0]["logprobs"], usage["prompt_tokens_details"]["cached_tokens"], tiers
+
+    def together(server: Server) -> dict[str, int]:
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            answers = list(pool.map(lambda at: ask(server, prompts[at], at, ttl="1h"), range(len(prompts))))
+        found = {tier: sum(tiers[tier] for _, _, tiers in answers) for tier in ("device", "host", "disk")}
+        for (said, cached, _), (alone, nothing, _) in zip(answers, cold, strict=True):
+            assert said == alone
+            assert nothing == 0 < cached
+        return found
+
+    server = Server(_made(tmp_path / "cold"), *flags, model=None)
+    try:
+        cold = [ask(server, prompt, at, bypass="all") for at, prompt in enumerate(prompts)]
+        ask(server, " ".join(story), 0, ttl="1h")
+        assert together(server)["device"] > 400
+        assert together(server)["device"] > 400, "to the last token, the tail of a page copied"
+        server.terminate()
+        assert server.wait() == 0
+        server = Server(_made(tmp_path / "warm"), *flags, model=None)
+        assert together(server)["disk"] > 90
+    finally:
+        server.stop()
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
 
 
 def _agree(cold: list[Any], warm: list[Any]) -> None:

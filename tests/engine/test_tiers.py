@@ -464,6 +464,16 @@ def test_a_prefix_that_ends_inside_a_page_is_exported_to_its_last_token(tmp_path
         assert one.say(1)["device"] == PREFIX + 1, "all but the last token"
 
 
+@pytest.mark.timeout(20)
+def test_whoever_waits_for_an_answer_that_takes_a_while_gets_it(tmp_path: Path) -> None:
+    """In an engine that has nothing else to do: it does not rest with an answer that nobody has taken."""
+    with served() as one:
+        one.say(1)
+        for number in range(20):
+            ask = ExportPages(number, str(tmp_path / f"pages-{number}"), prompt_of(1))
+            assert one.llm._ask(ask, TransferReport).error is None
+
+
 def test_nothing_cached_is_no_file(tmp_path: Path) -> None:
     with served() as one:
         report = export(one, tmp_path / "pages", prompt_of(1))

@@ -225,6 +225,22 @@ def test_every_failpoint_is_listed() -> None:
     assert {spec.partition("=")[0] for spec in specs} == documented
 
 
+def test_every_promise_of_the_cache_names_tests_that_exist() -> None:
+    document = (ROOT / "docs" / "cache.md").read_text("utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", document)
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if not re.search(
+            rf"^(async def|def|class) {name}\b|^{name} = ", (ROOT / path).read_text("utf-8"), re.MULTILINE
+        )
+    ]
+    assert named
+    assert missing == []
+    rows = [line for line in document.splitlines() if line.startswith("| ") and "held by" not in line]
+    assert all("::" in row for row in rows), "a promise that nothing holds"
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
 def test_links_lead_somewhere(path: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)\)", path.read_text("utf-8"))
