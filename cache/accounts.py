@@ -124,7 +124,7 @@ class Accounts:
         account.pages += pages
         if account.pages > account.quota:
             self.over.add(account)
-        else:
+        elif self.over:
             self.over.discard(account)
 
     def spared_from(self, asking: Account | None) -> int:

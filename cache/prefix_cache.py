@@ -464,9 +464,7 @@ class PrefixCache:
         before = self._tree.tokens
         node, displaced = self._tree.insert(parent, key, page)
         self.written_tokens += self._tree.tokens - before
-        if (
-            node.page != page or self._node_of[page] is node
-        ):  # known already, by a page of its own or by this one
+        if node.page != page or self._node_of[page] is node:  # known by a page of its own, or by this one
             self._write_again(cursor, node, len(key), now)
             return node
         assert self._node_of[page] is None, f"page {page} would stand in the tree twice"
@@ -566,30 +564,30 @@ class PrefixCache:
         """Free up to `count` pages; how many it were. O(log tree) each, amortised."""
         done = self.reclaim(count) if self._dead else 0
         asking = self.accounts.find(tenant)
+        now = self._clock()
         while done < count:
             node = self._victim(asking)
             if node is None:
                 break
             account = node.root.account
-            now = self._clock()
-            if node.expires <= now:
-                cause: EvictionCause = "expired"
-            else:
-                cause = "quota" if account.pages > account.quota else "pressure"
-            self._evict(node, cause, now)
+            cause: EvictionCause = "quota" if account.pages > account.quota else "pressure"
+            self._evict(node, "expired" if node.expires <= now else cause, now)
             done += 1
         return done
 
     def _victim(self, asking: Account | None) -> Node | None:
-        for payer in self.accounts.payers():
-            node = self._next(payer.tenant)
-            if node is not None:
-                return node
-        if not self.accounts.floored:
+        """Who is above its quota pays, then everybody but those whom their floor spares."""
+        accounts = self.accounts
+        if accounts.over:
+            for payer in accounts.payers():
+                node = self._next(payer.tenant)
+                if node is not None:
+                    return node
+        if not accounts.floored:
             return self._next()
         spared = {
             account.tenant
-            for account in self.accounts.floored
+            for account in accounts.floored
             if account is not asking and account.pages <= account.floor
         }
         return self._next(None, spared.__contains__)

@@ -218,7 +218,11 @@ class RadixTree:
         node = Node(key, page, parent, page_chain(parent.chain, key))
         keys.insert(at, key)
         parent.nodes.insert(at, node)
-        self._count(node.root, 1, len(key))
+        root = node.root
+        root.pages += 1
+        self.nodes += 1
+        root.tokens += len(key)
+        self.tokens += len(key)
         return Insertion(node, None)
 
     def _extend(self, parent: Node, at: int, key: Key, page: int) -> Insertion:

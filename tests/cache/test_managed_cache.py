@@ -216,6 +216,11 @@ def test_a_tail_that_grows_keeps_its_lease() -> None:
     view = desk.cache.entry("e")
     assert view is not None
     assert (view.status, view.tokens, view.device) == ("held", 5, 5)
+    desk.clock.now += 50
+    desk.run([*text(1, 1, more=2), 7, 7])  # parts from the page behind the entry's end
+    view = desk.cache.entry("e")
+    assert view is not None
+    assert (view.expires_in, view.hits) == (60, 2)
     assert desk.cache.evictions["replaced"] == 1
 
 
@@ -390,6 +395,18 @@ def test_whoever_is_above_its_quota_pays_first_and_right_away() -> None:
     desk.run(text(9, 4))
     assert (account.pages, account.evictions) == (4, {"quota": 6})
     assert desk.found(text(50, 2), tenant="other") == 8
+
+
+def test_what_was_flushed_does_not_pay_for_a_quota() -> None:
+    desk = Desk(pages=400, tenants={"t": TenantLimits(quota=0.2)})
+    for number in range(1, 81):
+        desk.run(text(number))
+    desk.cache.flush()
+    assert desk.cache.tree_pages, "all of it was reclaimed at once: nothing is shown"
+    desk.run(text(100, 50))
+    desk.run(text(200, 50))
+    account = desk.cache.accounts.of("t")
+    assert (account.pages, account.evictions["quota"]) == (80, 20)
 
 
 def test_quotas_alone_break_no_promise() -> None:

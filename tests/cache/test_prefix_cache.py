@@ -176,6 +176,20 @@ def test_a_cursor_on_a_page_that_was_evicted_publishes_from_the_root() -> None:
     cache.check(pages)
 
 
+def test_a_page_that_nobody_holds_is_no_leaf_once_something_is_published_below_it() -> None:
+    cache = PrefixCache(8, SIZE, clock=ManualClock())
+    tokens = [*range(4)]
+    _, first = compute(cache, tokens)
+    cursor, second = compute(cache, tokens)
+    cache.release(first)  # the tree's page, and a leaf: it could go
+    more = cache.allocate(1)
+    assert more is not None
+    cache.publish(cursor, [*range(8)], second + more, 8)
+    cache.check(second + more)
+    assert cache.evict(1) == 0
+    assert cache.peek(b"n", [*range(9)]) == 8
+
+
 def test_a_page_above_a_held_one_waits_for_it() -> None:
     cache = PrefixCache(8, SIZE, clock=ManualClock())
     tokens = [*range(8)]
