@@ -32,6 +32,7 @@ class CacheOracle:
         self._silenced: set[str] = set()
         self._pinned: dict[str, tuple[bytes, list[int]]] = {}
         self._serving: dict[str, GenerationRequest] = {}
+        self._readers: list[GenerationRequest] = []
         self._disturbed: set[str] = (
             set()
         )  # requests whose pins may have found others' gone that they counted on
@@ -42,6 +43,8 @@ class CacheOracle:
 
     def submitted(self, request: GenerationRequest) -> None:
         self._serving[request.request_id] = request
+        if request.cache.read:
+            self._readers.append(request)
 
     def started(
         self, request: GenerationRequest, cached: int, answers: list[list[int]], *, reads: bool
@@ -108,11 +111,9 @@ class CacheOracle:
                 self._left[where] = [] if scope.group is None else self._of_others(scope.group, where, left)
 
     def _of_others(self, group: bytes, where: Where, left: list[_Left]) -> list[_Left]:
-        """What requests of other groups have left, or found already though they wait for room."""
+        """What requests of other groups have left, or have found, if only to wait for room then."""
         readers = [
-            request
-            for request in self._serving.values()
-            if _where(request) == where and request.cache.group != group and request.cache.read
+            request for request in self._readers if _where(request) == where and request.cache.group != group
         ]
         stays = [one for one in left if one.group != group]
         for one in left:
