@@ -30,6 +30,8 @@ def test_different_fields_have_different_digests(
         ({"x": b""}, {}),
         ({"xy": b"z"}, {"x": b"yz"}),
         ({"x": b"a\0\0\0\1yb"}, {"x": b"a", "y": b"b"}),
+        ({"x": b"a\0\0\0\1y\1b"}, {"x": b"a", "y": b"b"}),
+        ({"x": b"a", "y": b"b\0\0\0\1z\0"}, {"x": b"a", "y": b"b", "z": None}),
     ],
 )
 def test_frames_cannot_be_mistaken(a: dict[str, bytes | None], b: dict[str, bytes | None]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -255,7 +255,7 @@ def test_an_answer_is_the_same_whatever_tier_its_prefix_comes_from(
 ) -> None:
     tiered = Tiered.start(config, tmp_path)
 
-    @settings(max_examples=2, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=2, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
     @given(data=st.data())
     def answers_agree(data: st.DataObject) -> None:
         tiered.llm.flush()
