@@ -11,12 +11,15 @@ from pathlib import Path
 import jsonschema_rs
 import numpy as np
 import pytest
+from msgspec import structs
 from tokenizers import Tokenizer
 
+from cache.lease import Tier
 from engine.config import EngineConfig, HashModelConfig
 from engine.errors import BadRequest, GrammarRefused
 from engine.hash_model import IM_END, SPECIALS, reference
 from engine.llm import LLM, Completion
+from engine.load_costs import always_dear
 from engine.model_store.store import LocalModel
 from engine.request import SamplingParams
 from grammar.backends.route import make
@@ -104,6 +107,31 @@ def test_answers_are_the_references_whatever_shares_a_step(forced: bool) -> None
             assert list(answer.tokens) == expected
     assert counters.preemptions > 0
     assert (counters.forced_tokens > 0) == forced
+
+
+@pytest.mark.parametrize("tier", ["device", "host"])
+def test_an_answer_under_a_grammar_is_the_same_cold_and_warm(tier: Tier) -> None:
+    """Its grammar begins where the answer does, whatever of the prompt was found, and whoever wrote that under which one."""
+    config = EngineConfig(hash_model=HashModelConfig(), pages=200, page_size=4, max_step_tokens=64)
+    sampling = SamplingParams(max_tokens=40, seed=3, temperature=1.0, stop_token_ids=(IM_END,))
+    with (
+        LLM(structs.replace(config, prefix_cache=False)) as cold,
+        LLM(structs.replace(config, host_bytes=1 << 20)) as warm,
+    ):
+        prompts = [list(b"a question that is asked again and again")]
+        answer = warm.generate(prompts, sampling, grammar=PERSON)[0].answers[0]
+        prompts += [prompts[0] + list(answer.tokens) + list(b" and then?"), prompts[0][:-3]]
+        for prompt in prompts:
+            for grammar in (PERSON, WORD, None):
+                before = getattr(warm.counters.cache, tier).hit_tokens
+                if tier == "host":
+                    warm._engine._moves._tiers.costs._recompute = always_dear
+                    warm._engine._scheduler.cache.evict(200)
+                    assert warm._engine.plan() is None, "what went is saved"
+                (found,) = warm.generate([prompt], sampling, grammar=grammar)
+                (alone,) = cold.generate([prompt], sampling, grammar=grammar)
+                assert found.answers == alone.answers
+                assert getattr(warm.counters.cache, tier).hit_tokens - before >= 32
 
 
 def test_a_whole_answer_is_a_value_of_its_schema(hashes: LLM) -> None:
