@@ -170,7 +170,7 @@ class PrefixCache:
         self.evicted = 0
         self.evictions: Counter[EvictionCause] = Counter()
         self._clock = clock
-        self._evictor = evictor or Evictor(clock)
+        self._evictor = Evictor(clock) if evictor is None else evictor
         self._tree = RadixTree(page_size)
         self._node_of: list[Node | None] = [None] * pages
         self._cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()  # that may publish, or have published

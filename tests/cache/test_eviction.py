@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cache.eviction import Evictor
 from cache.lease import Claim
+from cache.prefix_cache import Cursor, PrefixCache
 from cache.radix import Node, RadixTree
 from tests.fakes import ManualClock
 
@@ -242,3 +243,15 @@ class AgainstAnOracle(RuleBasedStateMachine):
 
 AgainstAnOracle.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 TestAgainstAnOracle = AgainstAnOracle.TestCase
+
+
+def test_an_order_of_its_own_is_used_even_while_it_holds_nothing() -> None:
+    """An order without leaves is as long as none: that must not stand for no order at all."""
+    order = Evictor(ManualClock())
+    assert len(order) == 0
+    cache = PrefixCache(4, 4, clock=ManualClock(), evictor=order)
+    pages = cache.allocate(1)
+    assert pages is not None
+    cache.publish(Cursor(b"root"), [1, 2, 3, 4], pages, 4)
+    cache.release(pages)
+    assert len(order) == 1
