@@ -3,6 +3,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from cache.lease import TenantLimits
 from engine.assemble import assemble
 from engine.batch import Masks, PageCopy, Plan, PlannedRow, RunnerInfo, StepResult
 from engine.config import EngineConfig, HashModelConfig
@@ -236,3 +237,16 @@ def test_a_part_takes_its_own_copies_and_brings_nobody_back_twice() -> None:
 def test_a_configuration_that_cannot_be(config: EngineConfig) -> None:
     with pytest.raises(StartError):
         assemble(config)
+
+
+def test_shares_that_leave_no_room_for_the_longest_request_are_refused() -> None:
+    """Half of the pages pinned leave half to a sequence: one page more of it, and nothing would start."""
+
+    def start(max_model_len: int) -> None:
+        hash_model = HashModelConfig(max_model_len=max_model_len)
+        tenants = {"a": TenantLimits(pins=0.3), "b": TenantLimits(floor=0.2, pins=0.1)}
+        assemble(EngineConfig(hash_model=hash_model, pages=100, page_size=4, tenants=tenants)).close()
+
+    start(200)
+    with pytest.raises(StartError, match="a sequence of maximum length needs 51"):
+        start(201)
