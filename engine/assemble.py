@@ -104,7 +104,7 @@ def _cache(config: EngineConfig, info: RunnerInfo) -> PrefixCache:
             clock=time.monotonic,
             enabled=config.prefix_cache,
             limits=Limits(config.tenants, config.other_tenants),
-            max_length=0,
+            max_length=min(info.max_model_len, info.pages * info.page_size),
             page_bytes=info.page_bytes,
         )
     except ValueError as error:
