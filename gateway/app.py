@@ -46,7 +46,7 @@ from .metrics import Metrics
 from .middleware import Doorkeeper, Observer
 from .model import TextModel
 from .openai.answer import Answerer
-from .openai.chat import ChatCompletions
+from .openai.chat import ChatCompletions, ChatTurns
 from .openai.completions import Completions
 from .openai.models import Models
 from .openai.tokenize import Tokenization
@@ -62,6 +62,7 @@ from .tokenizer import Tokenizer
 from .tools.family import Family
 from .tools.offer import Offers
 from .tools.spelling import call_writer, example_call
+from .turns import Turns
 from .version import VERSION
 
 DESK = web.AppKey("desk", Desk)
@@ -122,7 +123,9 @@ def create_app(
     openings = Openings(objects, tenants, model.id)
     contents = Contents(model, prompts, offers, limits)
     caches = Caches(objects, contents, Prefill(desk), engine, model, tenants, accounting, limits)
-    dry_runs = DryRuns(model, prompts, offers, desk, engine, namespaces, openings, limits)
+    chats = ChatTurns(model, offers, shapes, tenants, limits)
+    turns = Turns(model, prompts, shapes, replies, openings, desk, threads)
+    dry_runs = DryRuns(model, prompts, chats, turns, engine, namespaces, openings, limits)
     flush = Flush(objects, namespaces, engine, desk, keyring, model, limits)
     browsers = BrowserPolicy(http.cors_origins, http.host, guarded=keyring.open)
 
@@ -131,7 +134,7 @@ def create_app(
         app,
         [
             *_openai(
-                ChatCompletions(model, prompts, shapes, offers, replies, answerer, tenants, openings, limits),
+                ChatCompletions(chats, turns, answerer),
                 Completions(model, prompts, shapes, answerer, tenants, openings, limits),
                 Models(model, engine),
                 Tokenization(model, prompts, offers, engine, limits),

@@ -79,7 +79,7 @@ def join(pieces: Sequence[Piece]) -> Answer:
     finish: Finish = "stop" if last.finish == "stop" else "length"
     text = "".join([piece.text for piece in pieces])
     parts = merged(part for piece in pieces for part in piece.parts)
-    return Answer(last.index, text, details, finish, last.cut, parts)
+    return Answer(last.index, text, details, finish, last.cut, parts, last.report)
 
 
 def merged(parts: Iterable[Part]) -> tuple[Part, ...]:

@@ -51,8 +51,10 @@ class Prompts:
         continue_final: bool,
         tools: ToolPrompt | None = None,
         variables: Mapping[str, object] = _NOTHING,
+        param: str = "messages",
     ) -> Rendered:
-        """The rendered conversation. Raises TemplateError, InvalidRequest when it does not fit into `context`."""
+        """The rendered conversation, which came in the field `param`. Raises TemplateError, InvalidRequest when it does not
+        fit into `context`."""
         template = self._model.template
         if template is None:
             raise ApiError(
@@ -64,7 +66,7 @@ class Prompts:
         texts = list(_texts(messages))
         if tools is not None:
             texts.append(tools.text)
-        await self._probe(texts, context, param="messages")
+        await self._probe(texts, context, param=param)
 
         def encode() -> Rendered:
             return template.encode(
@@ -76,7 +78,7 @@ class Prompts:
             )
 
         prompt = await self._run(encode, sum(map(len, texts)) + MESSAGE_CHARS * len(messages))
-        check_fits(len(prompt.ids), context, param="messages")
+        check_fits(len(prompt.ids), context, param=param)
         return prompt
 
     async def text(self, text: str, context: int, *, add_special: bool = True) -> list[int]:

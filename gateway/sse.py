@@ -18,6 +18,11 @@ DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
+def in_band(error: ApiError) -> bytes:
+    """OpenAI's event for a stream that ends early; no `[DONE]` follows."""
+    return b"data: " + error.body() + b"\n\n"
+
+
 class ReaderStalled(ConnectionError):
     """The client kept its connection open and read nothing for too long."""
 
@@ -59,10 +64,6 @@ class EventStream:
         await self._writer.write(frames, drain=False)
         if self._request.protocol.writing_paused:
             await self._wait_for_reader()
-
-    async def fail(self, error: ApiError) -> None:
-        """Say why the stream ends early; no `[DONE]` follows."""
-        await self.send(b"data: " + error.body() + b"\n\n")
 
     async def _wait_for_reader(self) -> None:
         """The kernel's own limit (see `server`) goes by silence; this one also cuts off a reader that only trickles."""

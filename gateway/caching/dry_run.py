@@ -15,17 +15,14 @@ from engine.request import LookUpReport, RequestStarted
 
 from ..chat_template import Rendered
 from ..config import Limits
-from ..desk import Desk
 from ..errors import InvalidRequest
 from ..model import TextModel
 from ..openai import chat, completions
-from ..openai.chat import ChatRequest
+from ..openai.chat import ChatRequest, ChatTurns
 from ..openai.completions import CompletionRequest, prompt_ids, read_prompts
 from ..openai.fields import parse
-from ..openai.messages import generation_prompt, read_conversation
-from ..openai.template_kwargs import read_template_kwargs
 from ..prompts import Prompts
-from ..tools.offer import Offers
+from ..turns import Turns
 from .ask import CacheAsk, read_ask
 from .fields import CacheFields
 from .namespaces import Namespaces
@@ -50,8 +47,8 @@ class DryRun:
 class DryRuns:
     model: TextModel
     prompts: Prompts
-    offers: Offers
-    desk: Desk
+    chats: ChatTurns
+    turns: Turns
     engine: EngineClient
     namespaces: Namespaces
     openings: Openings
@@ -59,9 +56,9 @@ class DryRuns:
 
     async def read(self, tenant: str, body: Mapping[str, object]) -> DryRun:
         """`body` is that of a chat or completions request, whole. Raises what its endpoint would refuse it with."""
-        context = self.desk.info().max_model_len
+        context = self.turns.desk.info().max_model_len
         if "messages" in body:
-            return await self._chat(tenant, parse(ChatRequest, body, chat.NOT_SERVED), context)
+            return await self._chat(tenant, parse(ChatRequest, body, chat.NOT_SERVED))
         return await self._completion(tenant, parse(CompletionRequest, body, completions.NOT_SERVED), context)
 
     async def look_up(self, tenant: str, dry: DryRun) -> LookUpReport:
@@ -72,7 +69,7 @@ class DryRuns:
         """As if it had been admitted. Raises as `read` does, and EngineUnavailable."""
         dry = await self.read(tenant, body)
         found = await self.look_up(tenant, dry)
-        info = self.desk.info()
+        info = self.turns.desk.info()
         ids = dry.prompt.ids
         namespace = self._namespace(tenant, dry.ask)
         return Record(
@@ -114,35 +111,9 @@ class DryRuns:
     def _namespace(self, tenant: str, ask: CacheAsk) -> bytes:
         return self.namespaces.of(tenant, salt=ask.salt, key=ask.key)
 
-    async def _chat(self, tenant: str, asked: ChatRequest, context: int) -> DryRun:
-        self.model.check_name(asked.model)
-        asked.check(self.limits)
-        conversation = read_conversation(asked.messages, self.limits)
-        opening, ask = await self._opening(tenant, asked, len(conversation.breakpoints))
-        conversation = conversation.behind(opening.of_messages())
-        tools = (await self.offers.read(opening.tools if asked.tools is None else asked.tools)).prompt
-        given = read_template_kwargs(asked.chat_template_kwargs, self.model.tokenizer.special_names)
-        variables = given or opening.variables
-        prompt = await self.prompts.chat(
-            conversation.messages,
-            context,
-            add_generation_prompt=generation_prompt(
-                asked.add_generation_prompt, continues=asked.continue_final_message
-            ),
-            continue_final=asked.continue_final_message,
-            tools=tools,
-            variables=variables,
-        )
-        opening.check(prompt.ids)
-        origin = Origin(
-            response_id=NO_ID,
-            text=prompt.text,
-            messages=conversation.in_parts(),
-            tools=tools,
-            variables=variables,
-            frames=prompt.frames,
-        )
-        return DryRun(ask, prompt, origin)
+    async def _chat(self, tenant: str, asked: ChatRequest) -> DryRun:
+        composed = await self.turns.compose(tenant, self.chats.read(tenant, asked), looking=True)
+        return DryRun(composed.ask, composed.prompt, composed.origin(NO_ID))
 
     async def _completion(self, tenant: str, asked: CompletionRequest, context: int) -> DryRun:
         self.model.check_name(asked.model)
@@ -150,12 +121,12 @@ class DryRuns:
         prompts = read_prompts(asked.prompt, self.limits)
         if len(prompts) != 1:
             raise InvalidRequest("Only one prompt is looked at at a time.", param="prompt")
-        opening, ask = await self._opening(tenant, asked, 0)
+        opening, ask = await self._opening(tenant, asked)
         if asked.scores_prompt:
             ask = ask.scoring()
         ids = await prompt_ids(self.prompts, prompts[0], context, opening=opening.ids)
         return DryRun(ask, Rendered(ids, ""), Origin(response_id=NO_ID))
 
-    async def _opening(self, tenant: str, asked: CacheFields, breakpoints: int) -> tuple[Opening, CacheAsk]:
-        ask = read_ask(asked, self.openings.tenants.policy(tenant), breakpoints=breakpoints)
+    async def _opening(self, tenant: str, asked: CacheFields) -> tuple[Opening, CacheAsk]:
+        ask = read_ask(asked, self.openings.tenants.policy(tenant))
         return await self.openings.of(tenant, ask, looking=True)

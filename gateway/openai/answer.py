@@ -6,7 +6,7 @@ What differs between the endpoints is how an answer is written; that is a `Write
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,10 +20,10 @@ from ..caching import report
 from ..caller import CALLER, Caller
 from ..config import Http, Limits
 from ..desk import Desk, Job
-from ..errors import explain
+from ..errors import ApiError, explain
 from ..generation import Generation, together
 from ..pieces import Answer, Piece, join
-from ..sse import DONE, EventStream
+from ..sse import EventStream
 from ..text_threads import TextThreads
 
 FIRST_EVENT_PATIENCE = 1.0
@@ -52,9 +52,10 @@ class Judge(Protocol):
 
 
 class Writer(Protocol):
-    """Two implementations: `chat.ChatWriter` and `completions.CompletionWriter`. Either may be called off the loop.
+    """One implementation for each endpoint. Any may be called off the loop.
 
-    `first` is the index of a generation's first choice. Bytes are whole server-sent events, or a JSON document.
+    `first` is the index of a generation's first choice. Bytes are whole server-sent events, or a JSON document. `tail` ends
+    a stream, `failed` one that ends early.
     """
 
     def head(self, generation: Generation) -> bytes: ...
@@ -63,7 +64,14 @@ class Writer(Protocol):
 
     def tail(self, generations: Sequence[Generation]) -> bytes: ...
 
+    def failed(self, error: ApiError) -> bytes: ...
+
     def whole(self, generations: Sequence[Generation], answers: Sequence[Sequence[Answer]]) -> bytes: ...
+
+
+Ending = Callable[[Sequence[Generation], Sequence[Sequence[Answer]]], Awaitable[None]]
+"""Called once, with the answers of each generation, when all of them are there and before a client is told of the end: what
+keeps answers for later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +92,24 @@ class Answerer:
         *,
         stream: bool,
         judge: Judge | None = None,
+        ending: Ending | None = None,
     ) -> web.StreamResponse:
         """With a `judge` no choice ends by itself before its text was held against what was asked for."""
+        way = _Way(writer, judge, ending)
         if stream:
-            return await self._streamed(request, place, jobs, writer, judge)
-        return await self._whole(request[CALLER], place, jobs, writer, judge)
+            return await self._streamed(request, place, jobs, way)
+        return await self._whole(request[CALLER], place, jobs, way)
 
     async def _whole(
-        self, caller: Caller, place: Place, jobs: Sequence[Job], writer: Writer, judge: Judge | None
+        self, caller: Caller, place: Place, jobs: Sequence[Job], way: _Way
     ) -> web.StreamResponse:
+        writer, judge = way.writer, way.judge
         async with self.desk.submit(caller, place, jobs) as generations:
             answers = await together([generation.collect() for generation in generations])
         if judge is not None:
             answers = [[await _judged(judge, answer) for answer in group] for group in answers]
+        if way.ending is not None:
+            await way.ending(generations, answers)
         tokens = sum(_scored(generation) for generation in generations)
         tokens += sum(len(answer.details) for group in answers for answer in group)
         body = await self._written(tokens, lambda: writer.whole(generations, answers))
@@ -104,19 +117,15 @@ class Answerer:
         return web.Response(body=body, content_type="application/json", headers=headers)
 
     async def _streamed(
-        self,
-        request: web.Request,
-        place: Place,
-        jobs: Sequence[Job],
-        writer: Writer,
-        judge: Judge | None,
+        self, request: web.Request, place: Place, jobs: Sequence[Job], way: _Way
     ) -> web.StreamResponse:
+        writer, judge = way.writer, way.judge
         caller = request[CALLER]
         async with EventStream(
             request, silence=self.http.keepalive_comment, patience=self.limits.write_timeout
         ) as events:
             async with (
-                _told_in_band(events, caller.request_id),
+                _told_in_band(events, writer, caller.request_id),
                 self.desk.submit(caller, place, jobs) as generations,
             ):
                 await together([generation.accepted() for generation in generations])
@@ -125,15 +134,19 @@ class Answerer:
                 if judge is not None:
                     events.response.headers.update(judge.headers)
                 await events.open()
+                readings = [
+                    _Reading(generation, early if i == 0 else [], judge, whole=way.ending is not None)
+                    for i, generation in enumerate(generations)
+                ]
                 await together(
                     [
-                        self._pump(
-                            events, writer, job.n * i, _Reading(generation, early if i == 0 else [], judge)
-                        )
-                        for i, (job, generation) in enumerate(zip(jobs, generations, strict=True))
+                        self._pump(events, writer, job.n * i, reading)
+                        for i, (job, reading) in enumerate(zip(jobs, readings, strict=True))
                     ]
                 )
-                await events.send(writer.tail(generations) + DONE)
+                if way.ending is not None:
+                    await way.ending(generations, [reading.answers() for reading in readings])
+                await events.send(writer.tail(generations))
             return events.response
 
     async def _pump(self, events: EventStream, writer: Writer, first: int, reading: _Reading) -> None:
@@ -154,27 +167,47 @@ class Answerer:
         return write() if tokens <= INLINE_TOKENS else await self.threads.run(write)
 
 
-class _Reading:
-    """The pieces of a generation, what was read `early` first. With a judge the last of each choice says its verdict."""
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How an answer goes to its client, and by whom on the way."""
 
-    def __init__(self, generation: Generation, early: list[Piece], judge: Judge | None) -> None:
+    writer: Writer
+    judge: Judge | None
+    ending: Ending | None
+
+
+class _Reading:
+    """The pieces of a generation, what was read `early` first. With a judge the last of each choice says its verdict.
+    `whole`: the answers are wanted, too."""
+
+    def __init__(
+        self, generation: Generation, early: list[Piece], judge: Judge | None, *, whole: bool
+    ) -> None:
         self.generation = generation
         self._early = early
         self._judge = judge
+        self._whole = whole
         self._said: dict[int, list[Piece]] = {}
 
     async def next(self) -> list[Piece]:
         """Empty: the end."""
         pieces = self._early or await self.generation.read()
         self._early = []
+        if self._judge is not None or self._whole:
+            for piece in pieces:
+                self._said.setdefault(piece.index, []).append(piece)
         return pieces if self._judge is None else [await self._look(piece, self._judge) for piece in pieces]
 
+    def answers(self) -> list[Answer]:
+        """In order, once all have ended."""
+        return [join(self._said[index]) for index in sorted(self._said)]
+
     async def _look(self, piece: Piece, judge: Judge) -> Piece:
-        said = self._said.setdefault(piece.index, [])
-        said.append(piece)
         if not _ended_by_itself(piece):
             return piece
-        return msgspec.structs.replace(piece, report=await judge.report(join(said)))
+        said = self._said[piece.index]
+        said[-1] = msgspec.structs.replace(piece, report=await judge.report(join(said)))
+        return said[-1]
 
 
 async def _judged(judge: Judge, answer: Answer) -> Answer:
@@ -202,7 +235,7 @@ async def _first_sign(generation: Generation) -> list[Piece]:
 
 
 @asynccontextmanager
-async def _told_in_band(events: EventStream, request_id: str) -> AsyncIterator[None]:
+async def _told_in_band(events: EventStream, writer: Writer, request_id: str) -> AsyncIterator[None]:
     """Once the headers are out, a failure is an event of the stream instead of a status."""
     try:
         yield
@@ -211,4 +244,4 @@ async def _told_in_band(events: EventStream, request_id: str) -> AsyncIterator[N
     except Exception as error:
         if not events.opened:
             raise
-        await events.fail(explain(error, request_id))
+        await events.send(writer.failed(explain(error, request_id)))

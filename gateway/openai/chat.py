@@ -4,45 +4,35 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import orjson
 from aiohttp import web
 from pydantic import Field, WithJsonSchema
 
-from engine.request import EngineInfo
-
 from ..body import read_json
-from ..caching.ask import CacheAsk, Mark, read_ask
-from ..caching.boundaries import Boundaries
-from ..caching.openings import Opening, Openings
-from ..caching.records import Origin
+from ..caching.ask import CacheAsk, read_ask
+from ..caching.openings import Opening
 from ..caching.report import cache_details, tells_cache
-from ..caching.segments import locate
 from ..caller import CALLER
-from ..chat_template import Rendered
 from ..config import Limits
-from ..desk import Job, total
-from ..errors import InvalidRequest, unsupported
+from ..desk import total
+from ..errors import ApiError, InvalidRequest, unsupported
 from ..generation import Generation
 from ..model import TextModel
 from ..pieces import Answer, Finish, Piece, TextOptions, TokenDetail
-from ..prompts import INLINE_CHARS, Message, Prompts, check_fits
-from ..reasoning import thinks_after
-from ..replies import Replies, ReplyPlan
-from ..structured.shapes import AnswerShape, Shapes
-from ..structured.verdicts import SchemaJudge
+from ..sse import DONE, in_band
+from ..structured.shapes import Shapes
 from ..tenants import Tenants
 from ..tools.choice import ToolChoice, read_choice
-from ..tools.offer import Offer, Offers
+from ..tools.offer import Offers
 from ..tools.parser import CallBegins
-from ..tools.structure import Reasoning
-from ..tools.verdicts import ReplyJudge
-from .answer import Answerer, Judge
+from ..turns import Turn, Turns, Wanted
+from .answer import Answerer
 from .fields import parse
 from .logprobs import chat_logprobs
-from .messages import Conversation, generation_prompt, read_conversation
+from .messages import generation_prompt, read_conversation
 from .reply_wire import Delta, Deltas, message, plain_message
 from .sampling import NOT_SERVED_ANYWHERE, SamplingFields
 from .template_kwargs import read_template_kwargs
@@ -107,84 +97,48 @@ class ChatRequest(SamplingFields):
 
 
 @dataclass(frozen=True, slots=True)
-class ChatCompletions:
+class ChatTurns:
+    """Reads a chat request."""
+
     model: TextModel
-    prompts: Prompts
-    shapes: Shapes
     offers: Offers
-    replies: Replies
-    answerer: Answerer
+    shapes: Shapes
     tenants: Tenants
-    openings: Openings
     limits: Limits
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        caller = request[CALLER]
-        asked = parse(ChatRequest, await read_json(request, self.limits), NOT_SERVED)
+    def read(self, tenant: str, asked: ChatRequest) -> Turn:
+        """Everything but its tools and its shape, which take longer. Raises InvalidRequest or ApiError."""
+        tokenizer = self.model.tokenizer
         self.model.check_name(asked.model)
         asked.check(self.limits)
         conversation = read_conversation(asked.messages, self.limits)
-        ask = read_ask(
-            asked, self.tenants.policy(caller.tenant.id), breakpoints=len(conversation.breakpoints)
+        return Turn(
+            response_id=f"chatcmpl-{uuid.uuid4().hex}",
+            conversation=conversation,
+            ask=read_ask(asked, self.tenants.policy(tenant), breakpoints=len(conversation.breakpoints)),
+            wanted=lambda opening: self._wanted(asked, opening),
+            params=lambda max_tokens: asked.params(
+                tokenizer,
+                max_tokens=max_tokens,
+                logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
+            ),
+            text=TextOptions(
+                stops=asked.stops(self.limits),
+                include_stop=asked.include_stop_str_in_output,
+                min_tokens=asked.min_tokens,
+                logprobs=asked.logprobs,
+                ids=asked.return_token_ids,
+                continues_prompt=asked.continue_final_message,
+            ),
+            variables=read_template_kwargs(asked.chat_template_kwargs, tokenizer.special_names),
+            opens=generation_prompt(asked.add_generation_prompt, continues=asked.continue_final_message),
+            continues=asked.continue_final_message,
+            limit=asked.limit,
+            n=asked.n,
+            priority=asked.priority,
         )
-        stops = asked.stops(self.limits)
-        opens = generation_prompt(asked.add_generation_prompt, continues=asked.continue_final_message)
-        variables: Mapping[str, object] = read_template_kwargs(
-            asked.chat_template_kwargs, self.model.tokenizer.special_names
-        )
-        info = self.answerer.desk.info()
-        with self.answerer.desk.place(caller, 1) as place:
-            async with caller.in_time():
-                opening, ask = await self.openings.of(caller.tenant.id, ask)
-                conversation = conversation.behind(opening.of_messages())
-                variables = variables or opening.variables
-                wanted = await self._wanted(asked, opening)
-                prompt = await self.prompts.chat(
-                    conversation.messages,
-                    info.max_model_len,
-                    add_generation_prompt=opens,
-                    continue_final=asked.continue_final_message,
-                    tools=wanted.offer.prompt,
-                    variables=variables,
-                )
-                opening.check(prompt.ids)
-                plan = await self.replies.plan(
-                    wanted.offer,
-                    wanted.choice,
-                    wanted.shape,
-                    self._reasoning(asked, conversation.messages, prompt.ids),
-                )
-                marks = await self._marks(ask, conversation, prompt, wanted.offer)
-                job = self._job(asked, prompt.ids, plan, stops, info)
-            origin = Origin(
-                response_id=f"chatcmpl-{uuid.uuid4().hex}",
-                text=prompt.text,
-                messages=conversation.in_parts(),
-                tools=wanted.offer.prompt,
-                variables=variables,
-                frames=prompt.frames,
-            )
-            job = replace(self.answerer.desk.asking(caller, job, ask, marks), origin=origin)
-            writer = ChatWriter(
-                asked,
-                self.model,
-                wanted.choice,
-                response_id=origin.response_id,
-                parsed=job.text.parser is not None,
-                told=ask if tells_cache(request, ask) else None,
-                created=caller.created,
-                fingerprint=info.model_digest[:12],
-            )
-            return await self.answerer.answer(
-                request,
-                place,
-                [job],
-                writer,
-                stream=asked.stream,
-                judge=None if ask.prewarm else self._judge(wanted, plan),
-            )
 
-    async def _wanted(self, asked: ChatRequest, opening: Opening) -> _Wanted:
+    async def _wanted(self, asked: ChatRequest, opening: Opening) -> Wanted:
         offer = await self.offers.read(opening.tools if asked.tools is None else asked.tools)
         choice = read_choice(asked.tool_choice, asked.parallel_tool_calls, offer.tools)
         shape = await self.shapes.read(asked)
@@ -195,69 +149,36 @@ class ChatCompletions:
         )
         if offer.tools or shape is not None:
             asked.check_beside_grammar()
-        return _Wanted(offer, choice, shape)
-
-    def _reasoning(self, asked: ChatRequest, messages: list[Message], prompt: list[int]) -> Reasoning:
-        continued = str(messages[-1]["content"]) if asked.continue_final_message else None
-        return thinks_after(self.replies.family.thoughts, self.model.tokenizer, prompt, continued)
-
-    async def _marks(
-        self, ask: CacheAsk, conversation: Conversation, prompt: Rendered, offer: Offer
-    ) -> Sequence[Mark]:
-        """Where entries are to stand, if the request makes any."""
-        if not ask.makes_entries:
-            return ()
-        messages = conversation.in_parts()
-
-        def find() -> list[Mark]:
-            segments = locate(prompt, messages, offer.prompt)
-            boundaries = Boundaries(prompt, segments, self.model.tokenizer)
-            return boundaries.marks(ask, conversation.breakpoints, messages)
-
-        return find() if len(prompt.text) <= INLINE_CHARS else await self.answerer.threads.run(find)
-
-    def _job(
-        self, asked: ChatRequest, prompt: list[int], plan: ReplyPlan, stops: tuple[str, ...], info: EngineInfo
-    ) -> Job:
-        max_tokens = asked.limit or info.max_model_len - len(prompt)
-        check_fits(len(prompt), info.max_model_len, param="messages", completion=max_tokens)
-        return Job(
-            prompt=prompt,
-            sampling=asked.params(
-                self.model.tokenizer,
-                max_tokens=max_tokens,
-                logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
-            ),
-            text=TextOptions(
-                stops=stops,
-                include_stop=asked.include_stop_str_in_output,
-                min_tokens=asked.min_tokens,
-                logprobs=asked.logprobs,
-                ids=asked.return_token_ids,
-                continues_prompt=asked.continue_final_message,
-                parser=plan.parser,
-            ),
-            n=asked.n,
-            priority=asked.priority,
-            grammar=plan.grammar,
-            source=plan.source,
-        )
-
-    def _judge(self, wanted: _Wanted, plan: ReplyPlan) -> Judge | None:
-        metrics = self.shapes.metrics
-        shape = None if wanted.shape is None else SchemaJudge(wanted.shape, metrics)
-        if not wanted.choice.allowed:
-            return shape
-        return ReplyJudge(wanted.offer, wanted.choice, plan, shape, metrics, self.answerer.threads)
+        return Wanted(offer, choice, shape)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What a request wants of its answer: calls, a shape, or neither."""
+class ChatCompletions:
+    reader: ChatTurns
+    turns: Turns
+    answerer: Answerer
 
-    offer: Offer
-    choice: ToolChoice
-    shape: AnswerShape | None
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        caller = request[CALLER]
+        asked = parse(ChatRequest, await read_json(request, self.reader.limits), NOT_SERVED)
+        turn = self.reader.read(caller.tenant.id, asked)
+        info = self.answerer.desk.info()
+        with self.answerer.desk.place(caller, 1) as place:
+            async with caller.in_time():
+                ready = await self.turns.prepare(caller, turn)
+            writer = ChatWriter(
+                asked,
+                self.turns.model,
+                ready.composed.wanted.choice,
+                response_id=turn.response_id,
+                parsed=ready.job.text.parser is not None,
+                told=ready.ask if tells_cache(request, ready.ask) else None,
+                created=caller.created,
+                fingerprint=info.model_digest[:12],
+            )
+            return await self.answerer.answer(
+                request, place, [ready.job], writer, stream=asked.stream, judge=ready.judge
+            )
 
 
 class ChatWriter:
@@ -315,9 +236,12 @@ class ChatWriter:
 
     def tail(self, generations: Sequence[Generation]) -> bytes:
         if not self._asked.include_usage:
-            return b""
+            return DONE
         last = {"usage": total(generations).wire(), **cache_details(self._told, generations)}
-        return self._opening + b"]," + orjson.dumps(last)[1:] + b"\n\n"
+        return self._opening + b"]," + orjson.dumps(last)[1:] + b"\n\n" + DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        return in_band(error)
 
     def _piece(self, piece: Piece, generation: Generation) -> bytes:
         frames = b""

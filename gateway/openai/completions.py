@@ -21,11 +21,12 @@ from ..caching.report import cache_details, tells_cache
 from ..caller import CALLER, Caller
 from ..config import Limits
 from ..desk import Job, total
-from ..errors import InvalidRequest, unsupported
+from ..errors import ApiError, InvalidRequest, unsupported
 from ..generation import Generation
 from ..model import TextModel
 from ..pieces import Answer, Piece, TextOptions, TokenDetail
 from ..prompts import Prompts, Spelled, check_fits
+from ..sse import DONE, in_band
 from ..structured.shapes import AnswerShape, Shapes
 from ..structured.verdicts import SchemaJudge
 from ..tenants import Tenants
@@ -267,9 +268,12 @@ class CompletionWriter:
 
     def tail(self, generations: Sequence[Generation]) -> bytes:
         if not self._asked.include_usage:
-            return b""
+            return DONE
         last = {"usage": total(generations).wire(), **cache_details(self._told, generations)}
-        return self._opening + b"]," + orjson.dumps(last)[1:] + b"\n\n"
+        return self._opening + b"]," + orjson.dumps(last)[1:] + b"\n\n" + DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        return in_band(error)
 
     def _piece(self, first: int, generation: Generation, piece: Piece) -> bytes:
         index = first + piece.index
