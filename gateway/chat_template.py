@@ -17,6 +17,7 @@ import orjson
 from .frames import NO_FRAMES, Frames, learn_frames
 from .message_adapter import Abilities, CallWriter, MessageAdapter
 from .special_tokens import SpecialTokens
+from .splicing import splice
 from .template_sandbox import MAX_OUTPUT, Clock, Message, TemplateError, TemplateSandbox
 from .tokenizer import Tokenizer
 from .tools.families import DEFAULT
@@ -45,11 +46,14 @@ class ToolPrompt:
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """A conversation as a prompt: `text` is what `ids` spell, special tokens in letters. `frames` is what the template
-    writes around contents."""
+    writes around contents. The first `known` ids are those of the turn before; `parted` is the character from which on the
+    template says something else than they do, None if it does not."""
 
     ids: list[int]
     text: str
     frames: Frames = field(default=NO_FRAMES, repr=False)
+    known: int = 0
+    parted: int | None = None
 
 
 class ChatTemplate:
@@ -123,9 +127,11 @@ class ChatTemplate:
         continue_final: bool = False,
         tools: ToolPrompt | None = None,
         variables: Mapping[str, Any] = _NOTHING,
+        known: Sequence[int] = (),
     ) -> Rendered:
         """The prompt. `continue_final` leaves the last message open for the model to continue, and then there is no
-        generation prompt. `variables` are more of what the template may ask for.
+        generation prompt. `variables` are more of what the template may ask for. `known` are the ids of the turn before,
+        which are taken over as far as they spell the prompt (`splicing`).
 
         Raises TemplateError, and TokenizerError for text that is not Unicode.
         """
@@ -134,18 +140,23 @@ class ChatTemplate:
             said = template._said(messages, tools, variables)
             if not any(self._specials.touches(text) for text in said.texts()):
                 text = template._render(said, add_generation_prompt, continue_final)
-                ids = self._tokenizer.encode_segments(self._specials.split(text))
-                return Rendered(ids, text, template._frames)
+                return self._spell(self._specials.split(text), text, template, known)
             sentinel = template._absent_character(said)
             guarded = said.guarded(self._specials, sentinel)
         except RecursionError as error:
             raise TemplateError("the arguments of a tool call are nested too deeply") from error
         text = template._render(guarded, add_generation_prompt, continue_final)
         segments = self._specials.split(text)
-        ids = self._tokenizer.encode_segments(
-            [s.replace(sentinel, "") if isinstance(s, str) else s for s in segments]
-        )
-        return Rendered(ids, text.replace(sentinel, ""), template._frames)
+        whole = [s.replace(sentinel, "") if isinstance(s, str) else s for s in segments]
+        return self._spell(whole, text.replace(sentinel, ""), template, known)
+
+    def _spell(
+        self, segments: Sequence[str | int], text: str, template: ChatTemplate, known: Sequence[int]
+    ) -> Rendered:
+        if not known:
+            return Rendered(self._tokenizer.encode_segments(segments), text, template._frames)
+        spliced = splice(segments, known, self._tokenizer)
+        return Rendered(spliced.ids, text, template._frames, spliced.known, spliced.parted)
 
     def render(
         self,

@@ -52,8 +52,9 @@ class Prompts:
         tools: ToolPrompt | None = None,
         variables: Mapping[str, object] = _NOTHING,
         param: str = "messages",
+        known: Sequence[int] = (),
     ) -> Rendered:
-        """The rendered conversation, which came in the field `param`. Raises TemplateError, InvalidRequest when it does not
+        """The rendered conversation, which came in the field `param` and goes on from the ids `known`. Raises TemplateError, InvalidRequest when it does not
         fit into `context`."""
         template = self._model.template
         if template is None:
@@ -75,6 +76,7 @@ class Prompts:
                 continue_final=continue_final,
                 tools=tools,
                 variables=variables,
+                known=known,
             )
 
         prompt = await self._run(encode, sum(map(len, texts)) + MESSAGE_CHARS * len(messages))

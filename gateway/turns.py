@@ -51,7 +51,7 @@ class Turn:
     `wanted` reads the tools and the shape once it is known what the request begins with; it may raise InvalidRequest.
     `variables` are the template's. `opens`: the prompt ends by opening an answer; `continues`: by the last message, for
     the model to go on. `limit` bounds the answer in tokens, None: what is left of the context. `params` are the sampling
-    parameters for an answer of so many tokens. `text` says what of the answer is wanted, but for its parser. Errors about
+    parameters for an answer of so many tokens. `known` are the ids of the turn before, if that is known. `text` says what of the answer is wanted, but for its parser. Errors about
     the messages name the field `param`.
     """
 
@@ -65,6 +65,7 @@ class Turn:
     opens: bool = True
     continues: bool = False
     limit: int | None = None
+    known: Sequence[int] = ()
     n: int = 1
     priority: int = 0
     param: str = "messages"
@@ -142,6 +143,7 @@ class Turns:
             tools=wanted.offer.prompt,
             variables=variables,
             param=turn.param,
+            known=turn.known,
         )
         opening.check(prompt.ids)
         return Composed(ask, conversation, variables, wanted, prompt)
