@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from .frames import NO_FRAMES, Frames, learn_frames
+from .known_ids import KnownIds, unpack_ids
 from .message_adapter import Abilities, CallWriter, MessageAdapter
 from .special_tokens import SpecialTokens
 from .splicing import splice
@@ -127,11 +128,11 @@ class ChatTemplate:
         continue_final: bool = False,
         tools: ToolPrompt | None = None,
         variables: Mapping[str, Any] = _NOTHING,
-        known: Sequence[int] = (),
+        known: KnownIds | None = None,
     ) -> Rendered:
         """The prompt. `continue_final` leaves the last message open for the model to continue, and then there is no
-        generation prompt. `variables` are more of what the template may ask for. `known` are the ids of the turn before,
-        which are taken over as far as they spell the prompt (`splicing`).
+        generation prompt. `variables` are more of what the template may ask for. The ids of the turn
+        before, if they are `known`, are taken over as far as they spell the prompt (`splicing`).
 
         Raises TemplateError, and TokenizerError for text that is not Unicode.
         """
@@ -151,11 +152,11 @@ class ChatTemplate:
         return self._spell(whole, text.replace(sentinel, ""), template, known)
 
     def _spell(
-        self, segments: Sequence[str | int], text: str, template: ChatTemplate, known: Sequence[int]
+        self, segments: Sequence[str | int], text: str, template: ChatTemplate, known: KnownIds | None
     ) -> Rendered:
-        if not known:
+        if known is None:
             return Rendered(self._tokenizer.encode_segments(segments), text, template._frames)
-        spliced = splice(segments, known, self._tokenizer)
+        spliced = splice(segments, unpack_ids(known.ids), self._tokenizer)
         return Rendered(spliced.ids, text, template._frames, spliced.known, spliced.parted)
 
     def render(

@@ -9,6 +9,7 @@ from typing import TypeVar
 from .chat_template import Rendered, ToolPrompt
 from .detokenizer import Detokenizer
 from .errors import ApiError, InvalidRequest
+from .known_ids import KnownIds
 from .model import TextModel
 from .text_threads import TextThreads
 from .tokenizer import Tokenizer
@@ -52,9 +53,9 @@ class Prompts:
         tools: ToolPrompt | None = None,
         variables: Mapping[str, object] = _NOTHING,
         param: str = "messages",
-        known: Sequence[int] = (),
+        known: KnownIds | None = None,
     ) -> Rendered:
-        """The rendered conversation, which came in the field `param` and goes on from the ids `known`. Raises TemplateError, InvalidRequest when it does not
+        """The rendered conversation, which came in the field `param` and goes on from the turn `known`. Raises TemplateError, InvalidRequest when it does not
         fit into `context`."""
         template = self._model.template
         if template is None:

@@ -20,6 +20,7 @@ from .caller import Caller
 from .chat_template import Rendered
 from .conversation import Conversation
 from .desk import Desk, Job
+from .known_ids import KnownIds
 from .model import TextModel
 from .openai.answer import Judge
 from .pieces import TextOptions
@@ -65,7 +66,7 @@ class Turn:
     opens: bool = True
     continues: bool = False
     limit: int | None = None
-    known: Sequence[int] = ()
+    known: KnownIds | None = None
     n: int = 1
     priority: int = 0
     param: str = "messages"

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.chat_template import ChatTemplate
+from gateway.known_ids import KnownIds
 from gateway.splicing import splice
 from gateway.tokenizer import Tokenizer
 
@@ -13,6 +14,10 @@ TEMPLATE = ChatTemplate.hash(TOKENIZER)
 END = TOKENIZER.stop_ids[0]
 texts = st.text(max_size=20)
 talks = st.lists(texts, min_size=1, max_size=5)
+
+
+def _known(ids: list[int]) -> KnownIds:
+    return KnownIds.of(ids, "", [], "")
 
 
 def _talk(said: list[str]) -> list[dict[str, object]]:
@@ -26,7 +31,7 @@ def test_a_turn_goes_on_with_the_ids_of_the_turn_before(
     first = _talk(before if len(before) % 2 else before[:-1] or ["x"])
     known = TEMPLATE.encode(first).ids + TOKENIZER.encode(answer, add_special=False) + [END]
     messages = [*first, {"role": "assistant", "content": answer}, *_talk(after)]
-    spliced = TEMPLATE.encode(messages, known=known)
+    spliced = TEMPLATE.encode(messages, known=_known(known))
     assert spliced.ids[: len(known)] == known
     assert (spliced.known, spliced.parted) == (len(known), None)
     assert spliced.ids == TEMPLATE.encode(messages).ids  # bytes can be spelled in one way only
@@ -35,7 +40,7 @@ def test_a_turn_goes_on_with_the_ids_of_the_turn_before(
 @given(talks, talks, st.booleans())
 def test_whatever_was_known_the_ids_spell_the_text(one: list[str], other: list[str], ended: bool) -> None:
     known = TEMPLATE.encode(_talk(one)).ids + [END] * ended
-    spliced = TEMPLATE.encode(_talk(other), known=known)
+    spliced = TEMPLATE.encode(_talk(other), known=_known(known))
     assert spliced.ids == TEMPLATE.encode(_talk(other)).ids
     assert spliced.ids[: spliced.known] == known[: spliced.known]
 
@@ -58,6 +63,6 @@ def test_where_they_part(known: str, text: str, taken: int, parted: int | None) 
 
 def test_a_message_that_was_edited_is_tokenised_anew_from_its_beginning() -> None:
     known = [*TEMPLATE.encode(_talk(["hello there"])).ids, *b"fine"]
-    spliced = TEMPLATE.encode(_talk(["hello where", "fine", "?"]), known=known)
+    spliced = TEMPLATE.encode(_talk(["hello where", "fine", "?"]), known=_known(known))
     assert spliced.known == 1  # <|im_start|>
     assert spliced.parted == len("<|im_start|>user\nhello ")

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
+from gateway.known_ids import pack_ids, unpack_ids
 from gateway.sessions.ids import is_id, new_id
-from gateway.sessions.transcript import pack_ids, unpack_ids
 
 
 def test_names_are_in_the_order_of_time() -> None:
