@@ -164,7 +164,10 @@ def _start(config: EngineConfig) -> _Parts:
 
 def _with_absolute_paths(config: EngineConfig) -> EngineConfig:
     return msgspec.structs.replace(
-        config, model_dir=_absolute(config.model_dir), native_cache=_absolute(config.native_cache)
+        config,
+        model_dir=_absolute(config.model_dir),
+        native_cache=_absolute(config.native_cache),
+        cache_dir=_absolute(config.cache_dir),
     )
 
 
