@@ -22,7 +22,8 @@ class KeyWatch:
     """Looks at the file from a thread, never from the event loop: a file system may take its time.
 
     A file that is gone holds no keys. One that cannot be read leaves the keys as they were, and says so in the log: whoever
-    writes it by this program replaces it as a whole, so nobody is locked out by a half-written one.
+    writes it by this program replaces it as a whole, so nobody is locked out by a half-written one. It is tried again at every
+    look, because what was wrong with it need not have been its content.
     """
 
     def __init__(self, store: KeyStore, *, clock: Callable[[], float] = time.time) -> None:
@@ -53,20 +54,25 @@ class KeyWatch:
                 await watcher
 
     async def _watch(self) -> None:
+        complaint = ""
         while True:
             await asyncio.sleep(INTERVAL)
             try:
                 await asyncio.to_thread(self._look)
+                complaint = ""
             except KeyStoreError as error:
-                faults.error("%s: the keys stay as they were", error)
+                if str(error) != complaint:
+                    complaint = str(error)
+                    faults.error("%s: the keys stay as they were", error)
 
     def _look(self) -> None:
         if self._stamp() != self._seen:
             self._load()
 
     def _load(self) -> None:
-        self._seen = self._stamp()  # before reading: what changes meanwhile is seen the next time
+        stamp = self._stamp()  # before reading: what changes meanwhile is seen the next time
         self._keys = {bytes.fromhex(key.digest): key for key in self._store.read()}
+        self._seen = stamp
 
     def _stamp(self) -> _Stamp | None:
         try:

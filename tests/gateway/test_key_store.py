@@ -9,12 +9,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from click.testing import CliRunner
 
 from engine.errors import StartError
+from gateway import key_watch
 from gateway.__main__ import cli
 from gateway.auth import Access, Keyring
 from gateway.config import Http
@@ -176,6 +179,27 @@ async def test_a_running_server_follows_the_file(start: Start, tmp_path: Path) -
     await becomes(401, other.key)
     assert await status(None) == 401, "the last key that is revoked opens nothing"
     assert await status("sk-admin") == 200
+
+
+async def test_a_file_that_was_refused_counts_once_it_is_in_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if nothing of it has changed but its mode."""
+    monkeypatch.setattr(key_watch, "INTERVAL", 0.01)
+    keys = KeyStore(tmp_path / "keys.json")
+    new = await asyncio.to_thread(keys.create, "ci", "acme")
+    watch = KeyWatch(keys)
+    async with asynccontextmanager(watch.context)(web.Application()):
+        content = await asyncio.to_thread(keys.path.read_text)
+        keys.path.chmod(0o666)
+        await asyncio.to_thread(keys.path.write_text, content.replace('"revoked": null', '"revoked": 1'))
+        await asyncio.sleep(0.1)
+        assert watch.find(key_digest(new.key)) is not None
+        keys.path.chmod(0o600)
+        async with asyncio.timeout(2.0):
+            while watch.find(key_digest(new.key)) is not None:  # noqa: ASYNC110 - only asking tells
+                await asyncio.sleep(0.01)
+    assert caplog.text.count("has mode 666") == 1, "said once, not at every look"
 
 
 async def test_a_key_is_its_tenant_until_it_ends(tmp_path: Path) -> None:
