@@ -34,6 +34,8 @@ PREFIX = "hw-"
 """What a key begins with, so that people and scanners for leaked secrets know one when they see it."""
 SHOWN = 4
 """Last characters of a key that are kept, for recognition: 24 of its 256 bits."""
+LONGEST = 100 * 366 * 86_400
+"""Seconds that a key may be asked to last: what is longer is for good."""
 LOCK_PATIENCE = 10.0
 """Seconds that a writer waits for another."""
 
@@ -105,6 +107,8 @@ class KeyStore:
     def create(self, name: str, tenant: str, *, lifetime: float | None = None) -> NewKey:
         """A new key of a tenant, for `lifetime` seconds or for good."""
         _check_names(name, tenant)
+        if lifetime is not None and lifetime > LONGEST:
+            raise KeyStoreError("a key lasts a hundred years at most: leave its end away")
         now = int(self._clock())
         key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
         stored = StoredKey(

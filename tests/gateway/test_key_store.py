@@ -75,6 +75,7 @@ def test_a_life_of_a_key(keys: KeyStore) -> None:
         (lambda keys: keys.create("x", "../acme"), "'../acme' cannot be a tenant"),
         (lambda keys: keys.create("x", "admin"), "the tenant 'admin' is the server's own"),
         (lambda keys: keys.create("x", "local"), "the tenant 'local' is the server's own"),
+        (lambda keys: keys.create("x", "acme", lifetime=1e13), "a hundred years at most"),
         (lambda keys: keys.revoke("nobody"), "no key with the id or name 'nobody'"),
     ],
 )
@@ -293,6 +294,7 @@ def test_no_file_is_no_place_for_a_key() -> None:
     [
         (("create", "a b"), "cannot be a name"),
         (("create", "a", "--expires", "soon"), "--expires: expected a time"),
+        (("create", "a", "--expires", "99999999999d"), "a hundred years at most"),
         (("revoke", "a"), "there is no key"),
     ],
 )
