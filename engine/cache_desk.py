@@ -133,11 +133,7 @@ class CacheDesk:
         tenants = [self._tenant(account) for account in accounts if account.pages or account.tenant in below]
         strangers = below - {account.tenant for account in accounts}
         tenants += [self._stranger(tenant) for tenant in sorted(strangers) if wanted in (None, tenant)]
-        return CacheReport(
-            query_id=question.query_id,
-            tenants=tuple(tenants),
-            entries=tuple(self._state(view) for view in self._cache.all_entries(wanted)),
-        )
+        return CacheReport(query_id=question.query_id, tenants=tuple(tenants))
 
     def _tenant(self, account: Account) -> TenantCache:
         return TenantCache(
@@ -146,6 +142,7 @@ class CacheDesk:
                 "device": account.pages * self._cache.page_bytes,
                 **self._moves.bytes_of(account.tenant),
             },
+            entries=sum(root.entries for root in account.roots.values()),
             pinned_pages=account.pinned,
             evictions=dict(account.evictions),
             broken_leases=account.broken_leases,

@@ -477,21 +477,23 @@ class EntryReport(msgspec.Struct, frozen=True, kw_only=True, tag="entry_report")
 
 
 class TenantCache(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant's part of the cache: bytes by tier, pages pinned hard, pages that went by cause, leases broken."""
+    """A tenant's part of the cache: bytes by tier, `entries` that stand on the device, pages pinned hard, pages that went by
+    cause, leases broken."""
 
     tenant: str
     bytes: dict[Tier, int]
+    entries: int = 0
     pinned_pages: int
     evictions: dict[EvictionCause, int]
     broken_leases: int
 
 
 class CacheReport(msgspec.Struct, frozen=True, kw_only=True, tag="cache_report"):
-    """Exact, counted anew. Tenants that have nothing cached are left out."""
+    """Exact. Tenants that have nothing cached are left out. Entries are counted, not told one by one: there may be more than
+    an engine has time for between two steps, and more than a frame holds."""
 
     query_id: int
     tenants: tuple[TenantCache, ...]
-    entries: tuple[EntryState, ...]
 
 
 class TransferReport(msgspec.Struct, frozen=True, kw_only=True, tag="transfer_report"):

@@ -262,9 +262,13 @@ class FakeEngine:
 
     async def cache_report(self, tenant: str | None = None) -> CacheReport:
         self._check_ready()
-        mine = [entry for entry in self.entries.values() if tenant in (None, entry.tenant)]
-        owners = tuple(each for each in self.tenants if tenant in (None, each.tenant))
-        return CacheReport(query_id=0, tenants=owners, entries=tuple(mine))
+        entries = Counter(entry.tenant for entry in self.entries.values())
+        owners = [
+            structs.replace(each, entries=entries[each.tenant])
+            for each in self.tenants
+            if tenant in (None, each.tenant)
+        ]
+        return CacheReport(query_id=0, tenants=tuple(owners))
 
     async def export_pages(
         self, path: str, prompt: list[int], *, namespace: bytes, adapter: bytes = b""

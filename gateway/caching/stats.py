@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +34,6 @@ class Stats:
         tenant = self._tenant(request)
         report = await self.engine.cache_report(tenant)
         cached = {each.tenant: each for each in report.tenants}
-        entries = Counter(entry.tenant for entry in report.entries)
         counted = {each.tenant: each for each in self.accounting.stats(tenant)}
         data = []
         for name in sorted(cached.keys() | counted.keys()):
@@ -43,7 +41,6 @@ class Stats:
             data.append(
                 {
                     **_cached(cached.get(name), name),
-                    "entries": entries[name],
                     "usage": _usage(counts, await self._names(counts)),
                 }
             )
@@ -77,6 +74,7 @@ def _cached(cached: TenantCache | None, tenant: str) -> dict[str, object]:
     return {
         "tenant": tenant,
         "bytes": {tier: cached.bytes.get(tier, 0) for tier in TIERS},
+        "entries": cached.entries,
         "pinned_pages": cached.pinned_pages,
         "evictions": cached.evictions,
         "broken_leases": cached.broken_leases,

@@ -3,6 +3,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from cache.lease import CachePolicy, EntrySpec, FlushScope, Lease, TenantLimits
@@ -148,15 +149,27 @@ def test_tenants_share_nothing_and_each_finds_its_own(llm: LLM) -> None:
         assert completion.cached_tokens == completion.account.cached == found
 
 
+def test_a_report_is_no_longer_for_more_entries(llm: LLM) -> None:
+    """There may be hundreds of thousands, and a frame has a most."""
+    lengths = []
+    for count in (1, 60):
+        for number in range(count):
+            llm.generate([PROMPT], NOTHING, tenant="a", cache=entry_of(f"e{number}", ttl=60.0))
+        report = llm.cache_report()
+        assert [tenant.entries for tenant in report.tenants] == [count]
+        lengths.append(len(msgspec.msgpack.encode(report)))
+    assert lengths[1] - lengths[0] < 16
+
+
 def test_an_entry_is_made_changed_and_dropped(llm: LLM) -> None:
     (completion,) = llm.generate([PROMPT], NOTHING, tenant="a", cache=entry_of("e", ttl=60.0, tag="t"))
     assert completion.account.entries == ("e",)
     entry = llm.entry("e").entry
     assert entry is not None
     assert (entry.tenant, entry.tokens, entry.device, entry.status) == ("a", LENGTH, LENGTH, "held")
-    assert llm.cache_report("b").entries == ()
+    assert llm.cache_report("b").tenants == ()
     (tenant,) = llm.cache_report("a").tenants
-    assert tenant.bytes["device"] > 0
+    assert (tenant.entries, tenant.bytes["device"] > 0) == (1, True)
     pinned = llm.entry("e", lease=Lease(pin="hard")).entry
     assert pinned is not None
     assert pinned.expires_in is None
@@ -165,6 +178,7 @@ def test_an_entry_is_made_changed_and_dropped(llm: LLM) -> None:
     assert refused.kind == "bad_request"
     assert llm.entry("e", drop=True).entry is not None
     assert llm.entry("e").entry is None
+    assert llm.cache_report("a").tenants[0].entries == 0
     assert llm.look_up(PROMPT, tenant="a").device == LENGTH - 1, "its pages are like any others"
 
 
