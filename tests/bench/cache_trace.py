@@ -3,7 +3,9 @@
     python -m tests.bench.cache_trace [--seeds 3] [--shortages 2,3,5] [--traces NAME,...]
 
 The traces (`TRACES`) are made up from a seed, from what is published of agents' habits, and have fixed times, so that every
-order of eviction is asked the same. Each is replayed through the real `PrefixCache` in simulated time: match, allocate,
+order of eviction is asked the same. `fleet` and `rush` follow measurements of coding agents at work (`FLEET` names them): 50
+agents of 20 turns alive at once, with tools that return after milliseconds or minutes, sub-agents, and people who come back
+after a minute or after hours. The others are simpler; `agents` and `busy` are easy for the least recently used order. Each is replayed through the real `PrefixCache` in simulated time: match, allocate,
 publish, release, and after a call of a tool the lease that the gateway asks for. The pool has one part in `shortage` of the
 pages that would have to be kept at the busiest moment to lose nothing that is used again.
 
@@ -24,7 +26,7 @@ import heapq
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count
 
@@ -45,18 +47,26 @@ PREFILL_RATE, DECODE_RATE = 10_000, 50  # tokens a second
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of the model: `tokens[:prompt]` is asked, the rest answered. The same client makes the next one `pause` seconds
-    after the answer, because its tools returned (`waits`) or somebody went on. `known` of the prompt was said before."""
+    """A call of the model: `tokens[:prompt]` is asked, the rest answered; `text` begins with these `length` tokens, and what
+    is behind them is of later calls. The same client makes the next one `pause` seconds after the answer, because the `tools`
+    that it called returned or, if there are none, somebody went on. `known` of the prompt was said before. One of the tools
+    may be a sub-agent, which makes its own calls meanwhile (`delegated`): then the next one waits for the last of these, too."""
 
-    tokens: Sequence[int]
+    text: Sequence[int]
+    length: int
     prompt: int
     known: int
     pause: float
-    waits: bool = False
+    tools: tuple[str, ...] = ()
+    delegated: Sequence[Call] = ()
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        return self.text[: self.length]
 
     @property
     def seconds(self) -> float:
-        return (self.prompt - self.known) / PREFILL_RATE + (len(self.tokens) - self.prompt) / DECODE_RATE
+        return (self.prompt - self.known) / PREFILL_RATE + (self.length - self.prompt) / DECODE_RATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +82,61 @@ class Served:
     start: float
     end: float
     call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """Of coding agents. Pairs are medians and spreads of log-normal distributions, as in `Author._spread`."""
+
+    shares: Mapping[str, float]  # of the calls of tools, in per cent
+    seconds: Mapping[str, tuple[float, float]]  # until they return
+    person: tuple[float, float]  # seconds until somebody goes on
+    answers: float  # the share of the model's calls that end without a tool
+    another: float  # the chance of one more tool in the same answer, for each
+    result: tuple[float, float]  # tokens
+    message: tuple[float, float]
+    answer: tuple[float, float]
+
+
+FLEET = Habits(
+    shares={
+        "read_file": 20,
+        "search": 19,
+        "edit_file": 12,
+        "plan": 8.5,
+        "shell": 25,
+        "run_tests": 12,
+        "web": 1.7,
+        "sub_agent": 1.5,
+        "ask_user": 0.8,
+    },
+    seconds={
+        "read_file": (0.2, 1.0),
+        "search": (0.25, 0.9),
+        "edit_file": (0.045, 0.6),
+        "plan": (0.04, 0.5),
+        "shell": (0.5, 1.6),
+        "run_tests": (20, 1.2),
+        "web": (7, 0.8),
+    },
+    person=(84, 2.1),
+    answers=0.12,
+    another=0.17,
+    result=(400, 1.5),
+    message=(300, 1.6),
+    answer=(230, 1.28),
+)
+"""From TraceLab (arXiv 2606.30560; artifacts of github.com/uw-syfi/TraceLab): 351,029 calls of the model in 4,156 sessions of
+people at work. 12 % of the calls begin with a person's message; 1.2 tools a call, 2 in the 90th percentile, 4 in the 99th; a
+tool returns after 0.3 s in the median, 13.6 s in the 90th percentile, 13.2 s on average; a person after 84 s and 1,236 s; an
+answer has 520 tokens on average and takes 5.7 s in the median; the context grows by 652 tokens in the median, 4,122 in the
+90th percentile and 1,738 on average when a tool has returned, by about as much when a person speaks.
+
+Shares and times of single tools from AgentCgroup (arXiv 2602.09345; github.com/yunwei37/agentcgroup-paper, the table of 1,095
+calls): files are read in 0.34 s on average, searched in 0.2 to 0.6, changed in 0.05, shells return in 3.8 s of which tests
+take 73 %, the web in 7.5 to 12, sub-agents in 100. Tests are slower here than there, by as much as makes all tools together
+agree with TraceLab; that people are asked in the midst of it is from there too, how often is not published.
+"""
 
 
 class Author:
@@ -100,14 +165,55 @@ class Author:
             tokens = said + asked
             prompt = len(tokens)
             tokens += self._text(50, 200) if waits else self._text(100, 600)
-            calls.append(
-                Call(tokens, prompt, known, self._tool_pause() if waits else self._turn_pause(), waits)
-            )
+            pause = self._tool_pause() if waits else self._turn_pause()
+            calls.append(Call(tokens, len(tokens), prompt, known, pause, ("tool",) if waits else ()))
             said, known = tokens, len(tokens)
             asked = self._text(100, 3000) if waits else self._text(30, 300)
             if not waits and self._rng.random() < 0.25:
                 said, known = system, len(system)
         return calls
+
+    def fleet(self, places: int, agents: int, within: float, turns: int = 20) -> list[Client]:
+        """Coding agents of four types, `places` of them alive at once: whenever one is through with its `turns` calls and its
+        person has thought of something new, the next begins. The first ones do `within` so many seconds. `FLEET` says what is
+        known of their habits."""
+        types = [self._text(2000, 6000) for _ in range(4)]
+        helper = self._text(2000, 6000)
+        calls: list[list[Call]] = [[] for _ in range(places)]
+        for agent in range(agents):
+            calls[agent % places] += self._coder(self._rng.choice(types), turns, helper)
+        return [Client(self._rng.uniform(0, within), each) for each in calls]
+
+    def _coder(self, system: Sequence[int], turns: int, helper: Sequence[int] = ()) -> list[Call]:
+        """Without a `helper` to delegate to it is a sub-agent itself, and asks nobody anything."""
+        shares = FLEET.shares if helper else {tool: FLEET.shares[tool] for tool in FLEET.seconds}
+        calls: list[Call] = []
+        text = list(system)
+        known = 0
+        for left in range(turns, 0, -1):
+            asked = FLEET.result if calls and calls[-1].tools else FLEET.message
+            text += self._tokens(round(self._spread(asked)))
+            prompt = len(text)
+            text += self._tokens(round(self._spread(FLEET.answer)))
+            answers = left == 1 or (bool(helper) and self._rng.random() < FLEET.answers)
+            tools = () if answers else self._tools(shares)
+            pause = max((self._return_of(tool) for tool in tools), default=self._spread(FLEET.person))
+            delegated = self._coder(helper, self._rng.randint(4, 12)) if "sub_agent" in tools else ()
+            calls.append(Call(text, len(text), prompt, known, pause, tools, delegated))
+            known = len(text)
+        return calls
+
+    def _tools(self, shares: Mapping[str, float]) -> tuple[str, ...]:
+        """The names of the tools that one answer calls."""
+        number = 1
+        while self._rng.random() < FLEET.another:
+            number += 1
+        return tuple(sorted(set(self._rng.choices(list(shares), list(shares.values()), k=number))))
+
+    def _return_of(self, tool: str) -> float:
+        if tool == "ask_user":
+            return self._spread(FLEET.person)
+        return self._spread(FLEET.seconds[tool]) if tool in FLEET.seconds else 0.0
 
     def sweep(self, workers: int, start: float, seconds: float) -> list[Client]:
         """A batch job: each worker sends one document after the other, never the same again, under one instruction."""
@@ -119,7 +225,8 @@ class Author:
             while busy < seconds:
                 tokens = instruction + self._text(2000, 8000)
                 prompt = len(tokens)
-                call = Call(tokens + self._text(50, 200), prompt, len(instruction), 0.0)
+                tokens += self._text(50, 200)
+                call = Call(tokens, len(tokens), prompt, len(instruction), 0.0)
                 calls.append(call)
                 busy += call.seconds
             clients.append(Client(start + self._rng.random(), calls))
@@ -133,14 +240,22 @@ class Author:
         clients = []
         for text in asked:
             tokens = instruction + text + self._text(20, 100)
-            call = Call(tokens + self._text(50, 300), len(tokens), len(tokens) - 60, 0.0)
+            prompt = len(tokens)
+            tokens += self._text(50, 300)
+            call = Call(tokens, len(tokens), prompt, prompt - 60, 0.0)
             clients.append(Client(self._rng.uniform(0, seconds), [call]))
         return clients
 
     def _text(self, low: int, high: int) -> list[int]:
         """Lengths are spread evenly over their logarithm."""
-        length = round(self._between(low, high))
-        return self._rng.choices(range(1 << 17), k=length)
+        return self._tokens(round(self._between(low, high)))
+
+    def _tokens(self, length: int) -> list[int]:
+        return self._rng.choices(range(1 << 17), k=max(length, 1))
+
+    def _spread(self, about: tuple[float, float]) -> float:
+        """Of a log-normal distribution: its median, and the standard deviation of the logarithm."""
+        return about[0] * math.exp(self._rng.gauss(0, about[1]))
 
     def _tool_pause(self) -> float:
         """86 % of tools return within a second and 95 % within ten, as a router of such traffic has measured."""
@@ -161,20 +276,48 @@ def schedule(clients: Sequence[Client], slots: int) -> list[Served]:
     """When a server that runs `slots` calls at once, first come first served, would start each. What it finds in its cache is
     taken for granted here, so the times do not depend on what any order of eviction keeps."""
     order = count()
-    coming = [(client.start, next(order), client, 0) for client in clients]
+    coming = [(client.start, next(order), Turn(client.calls)) for client in clients]
     heapq.heapify(coming)
     free = [0.0] * slots  # when each slot is
     served = []
     while coming:
-        at, _, client, index = heapq.heappop(coming)
-        call = client.calls[index]
+        at, _, turn = heapq.heappop(coming)
+        call = turn.call
         start = max(at, heapq.heappop(free))
         end = start + call.seconds
         heapq.heappush(free, end)
         served.append(Served(start, end, call))
-        if index + 1 < len(client.calls):
-            heapq.heappush(coming, (end + call.pause, next(order), client, index + 1))
+        following = turn.after(end)
+        if following is not None:
+            heapq.heappush(coming, (following[0], next(order), following[1]))
     return served
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The call of a client that comes next: `calls[index]`. When there are no more, `resumed` is whose sub-agent it was, which
+    goes on at `earliest` at the earliest."""
+
+    calls: Sequence[Call]
+    index: int = 0
+    resumed: Turn | None = None
+    earliest: float = 0.0
+
+    @property
+    def call(self) -> Call:
+        return self.calls[self.index]
+
+    def after(self, end: float) -> tuple[float, Turn] | None:
+        """What follows this call, which has ended, and when."""
+        following = None
+        if self.index + 1 < len(self.calls):
+            following = Turn(self.calls, self.index + 1, self.resumed, self.earliest)
+        elif self.resumed is not None:
+            return max(end, self.earliest), self.resumed
+        then = end + self.call.pause
+        if self.call.delegated:
+            return end, Turn(self.call.delegated, 0, following, then)
+        return None if following is None else (then, following)
 
 
 # ---- orders of eviction ----------------------------------------------------------------------------------------------
@@ -318,7 +461,7 @@ def replay(
 
 def _start(cache: PrefixCache, call: Call, cursor: Cursor) -> tuple[int, list[int] | None]:
     match = cache.match(cursor, call.tokens[: call.prompt])
-    fresh = cache.allocate(-(-len(call.tokens) // PAGE) - len(match.pages))
+    fresh = cache.allocate(-(-call.length // PAGE) - len(match.pages))
     if match.tail is not None:
         cache.release([match.tail])  # copied
     if fresh is None:
@@ -330,9 +473,9 @@ def _start(cache: PrefixCache, call: Call, cursor: Cursor) -> tuple[int, list[in
 
 
 def _end(cache: PrefixCache, call: Call, cursor: Cursor, table: list[int], *, told: bool) -> None:
-    tip = cache.publish_tail(cursor, call.tokens, table, len(call.tokens))
+    tip = cache.publish_tail(cursor, call.tokens, table, call.length)
     cache.release(table)
-    if told and call.waits and tip is not None:
+    if told and call.tools and tip is not None:
         cache.lease_tip(tip, TOOL_PAUSE)
 
 
@@ -341,6 +484,14 @@ def _end(cache: PrefixCache, call: Call, cursor: Cursor, table: list[int], *, to
 
 def _agents(seed: int) -> list[Served]:
     return schedule(Author(seed).agents(), slots=16)
+
+
+def _fleet(seed: int) -> list[Served]:
+    return schedule(Author(seed).fleet(places=50, agents=100, within=600), slots=8)
+
+
+def _rush(seed: int) -> list[Served]:
+    return schedule(Author(seed).fleet(places=50, agents=50, within=60), slots=8)
 
 
 def _busy(seed: int) -> list[Served]:
@@ -364,7 +515,11 @@ class Kind:
 
 
 TRACES = {
-    "agents": Kind("50 agents x 20 turns, no call ever waits for a place", _agents),
+    "fleet": Kind("50 coding agents alive at once, 100 in all, 20 turns each, tools by name", _fleet),
+    "rush": Kind("50 of them x 20 turns begun within a minute on eight places: calls queue", _rush),
+    "agents": Kind(
+        "50 agents x 20 turns within ten minutes, one kind of tool, no call ever waits for a place", _agents
+    ),
     "busy": Kind("the same on a server that is always busy: calls queue", _busy),
     "sweep": Kind("the same beside a batch job of one-off documents, on eight places", _sweep),
     "blind": Kind("as sweep, but nobody says which calls wait for tools", _sweep, told=False),
