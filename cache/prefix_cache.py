@@ -427,6 +427,15 @@ class PrefixCache:
             self._trim(tip.root.account)
         return tip
 
+    def unpublished(self, cursor: Cursor, tokens: Sequence[int], count: int) -> int:
+        """How many of the first `count` tokens, their whole pages being published, are new in the cache once the rest is."""
+        start = cursor.depth * self.page_size
+        end = min(count, cursor.limit)
+        if end <= start or not self.enabled or cursor.root_key is None:
+            return 0
+        above = cursor.node or self._tree.roots.get(cursor.root_key)
+        return end - start - (0 if above is None else self._tree.walk_below(above, tokens, start, end).shared)
+
     def _publish_pages(self, cursor: Cursor, tokens: Sequence[int], pages: Sequence[int], full: int) -> Node:
         """The last of them. Their tenant may be above its quota now; but nothing is taken before all of them stand."""
         size = self.page_size

@@ -243,7 +243,7 @@ class Scheduler:
     def take_events(self) -> Events:
         """What happened since this was called last."""
         for group in self._closed:
-            self._ended.append(group.account.close(group.request.request_id))
+            self._ended.append(group.account.close(group.request.request_id, failed=group.failed))
         events = Events(
             tuple(self._deltas),
             tuple(self._started),
@@ -731,13 +731,12 @@ class Scheduler:
 
     def _publish(self, member: Member) -> None:
         """What was computed of a sequence becomes findable, page by page."""
-        account, entries = member.group.account, member.group.entries
+        entries = member.group.entries
         known = self.cache.written_tokens
         self.cache.publish(member.cursor, member.tokens, member.pages, member.computed)
         self._expect_page(member)
         end = member.cursor.depth * self.page_size
-        if not account.complete:
-            self._count_written(member, known, end)
+        self._count_written(member, known, end)
         if entries and entries.shortest <= end:
             self._put_entries(member, entries, end)
 
@@ -748,9 +747,7 @@ class Scheduler:
 
     def _count_written(self, member: Member, known: int, end: int) -> None:
         """What was just published of a sequence ends at `end`, and what of it nobody knew does as well."""
-        written = self.cache.written_tokens - known
-        if written:
-            member.group.account.wrote(end - written, end)
+        member.group.account.wrote(end - (self.cache.written_tokens - known), end)
 
     def _put_entries(self, member: Member, entries: PendingEntries, upto: int) -> None:
         made = entries.put(member.cursor, member.tokens, upto)
@@ -764,7 +761,10 @@ class Scheduler:
         if not group.account.complete:
             if group.entries:
                 self._put_entries(member, group.entries, member.prompt_len)
-            self._cached_prompts.append(group.account.complete_prompt(group.request.request_id))
+            ahead = 0
+            if member.pages:  # or else it has ended with its first token, and left what it may
+                ahead = self.cache.unpublished(member.cursor, member.tokens, member.prompt_len)
+            self._cached_prompts.append(group.account.complete_prompt(group.request.request_id, ahead))
 
     def _append(self, member: Member, token: int, outcome: RowResult) -> None:
         """Add the token and those it forces, up to the first that ends the sequence."""

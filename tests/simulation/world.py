@@ -86,6 +86,7 @@ class _Client:
     cached: int = 0
     complete: bool = False
     whole: bool = True
+    failed: bool = False
     written: int = 0
     closed: bool = False
 
@@ -572,6 +573,7 @@ class Simulation:
             assert failed.message not in OUR_MISTAKES, failed.message
             client.open.clear()
             client.whole = False
+            client.failed = True
         for account in events.ended:
             self._check_account(self.clients[account.request_id], account)
             self.matchers.forget(account.request_id)
@@ -585,7 +587,11 @@ class Simulation:
         prompt = len(client.request.prompt)
         assert account.started == client.started
         assert account.cached == client.cached, "what was found at the admission is what counts"
-        assert account.written == client.written or not client.complete
+        if (
+            client.complete
+        ):  # a failure takes back what was still to be published with the answer's first page
+            lost = client.written - account.written
+            assert lost == 0 or (client.failed and 0 < lost < self.page_size)
         assert account.cached + account.written <= prompt
         assert client.request.cache.write or not account.written
         assert account.generated == sum(map(len, client.got))
