@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from .frames import NO_FRAMES, Frames, learn_frames
 from .known_ids import KnownIds, unpack_ids
 from .message_adapter import Abilities, CallWriter, MessageAdapter
 from .special_tokens import SpecialTokens
-from .splicing import splice
+from .splicing import Answered, splice
 from .template_sandbox import MAX_OUTPUT, Clock, Message, TemplateError, TemplateSandbox
 from .tokenizer import Tokenizer
 from .tools.families import DEFAULT
@@ -48,13 +48,19 @@ class ToolPrompt:
 class Rendered:
     """A conversation as a prompt: `text` is what `ids` spell, special tokens in letters. `frames` is what the template
     writes around contents. The first `known` ids are those of the turn before; `parted` is the character from which on the
-    template says something else than they do, None if it does not."""
+    template says something else than they do, None if it does not. `written` is what the template wrote, where the model
+    had said the same in other words."""
 
     ids: list[int]
     text: str
     frames: Frames = field(default=NO_FRAMES, repr=False)
     known: int = 0
     parted: int | None = None
+    written: str | None = None
+
+    @property
+    def by_template(self) -> str:
+        return self.text if self.written is None else self.written
 
 
 class ChatTemplate:
@@ -137,27 +143,53 @@ class ChatTemplate:
         Raises TemplateError, and TokenizerError for text that is not Unicode.
         """
         template = self._speaking_of(tools)
+        asked = _Asked(messages, tools, variables)
         try:
-            said = template._said(messages, tools, variables)
-            if not any(self._specials.touches(text) for text in said.texts()):
-                text = template._render(said, add_generation_prompt, continue_final)
-                return self._spell(self._specials.split(text), text, template, known)
-            sentinel = template._absent_character(said)
-            guarded = said.guarded(self._specials, sentinel)
+            said = template._said(asked)
+            sentinel = ""
+            if any(self._specials.touches(text) for text in said.texts()):
+                sentinel = template._absent_character(said)
+                said = said.guarded(self._specials, sentinel)
+            opens = _Opens(add_generation_prompt, continue_final)
+            prompt = _Guarded(template._render(said, opens), sentinel, self._specials)
+            if known is not None:
+                return template._go_on(prompt, known, asked)
         except RecursionError as error:
             raise TemplateError("the arguments of a tool call are nested too deeply") from error
-        text = template._render(guarded, add_generation_prompt, continue_final)
-        segments = self._specials.split(text)
-        whole = [s.replace(sentinel, "") if isinstance(s, str) else s for s in segments]
-        return self._spell(whole, text.replace(sentinel, ""), template, known)
+        return Rendered(self._tokenizer.encode_segments(prompt.segments()), prompt.text, template._frames)
 
-    def _spell(
-        self, segments: Sequence[str | int], text: str, template: ChatTemplate, known: KnownIds | None
-    ) -> Rendered:
-        if known is None:
-            return Rendered(self._tokenizer.encode_segments(segments), text, template._frames)
-        spliced = splice(segments, unpack_ids(known.ids), self._tokenizer)
-        return Rendered(spliced.ids, text, template._frames, spliced.known, spliced.parted)
+    def _go_on(self, prompt: _Guarded, known: KnownIds, asked: _Asked) -> Rendered:
+        """The prompt with the ids of the turn before."""
+        spliced = None
+        if known.begins(prompt.text):
+            answered = self._answered(prompt, known, asked)
+            spliced = None if answered is None else answered.go_on(known, self._tokenizer)
+        if spliced is None:
+            spliced = splice(prompt.segments(), unpack_ids(known.ids), self._tokenizer)
+            return Rendered(spliced.ids, prompt.text, self._frames, spliced.known, spliced.parted)
+        text = self._tokenizer.decode(spliced.ids, skip_special=False)
+        written = None if text == prompt.text else prompt.text
+        return Rendered(spliced.ids, text, self._frames, spliced.known, written=written)
+
+    def _answered(self, prompt: _Guarded, known: KnownIds, asked: _Asked) -> Answered | None:
+        """The prompt cut behind the known answer, if the template writes the conversation up to there as it did."""
+        if len(asked.messages) <= known.messages:
+            return None
+        said = self._said(replace(asked, messages=asked.messages[: known.messages + 1]))
+        if prompt.sentinel:
+            said = said.guarded(self._specials, prompt.sentinel)
+        try:
+            until = self._render(said, _Opens(generation=False, continues=False))
+        except TemplateError:
+            return None  # it does not end with an answer, for this template
+        start = prompt.place(known.chars)
+        if len(until) < start or not prompt.guarded.startswith(until):
+            return None
+        return Answered(
+            asked.messages[known.messages],
+            prompt.segments(start, len(until)),
+            prompt.segments(len(until)),
+        )
 
     def render(
         self,
@@ -170,25 +202,22 @@ class ChatTemplate:
     ) -> str:
         """The prompt as text, for people: special tokens of the template and of the messages look alike in it."""
         template = self._speaking_of(tools)
-        return template._render(
-            template._said(messages, tools, variables), add_generation_prompt, continue_final
-        )
+        said = template._said(_Asked(messages, tools, variables))
+        return template._render(said, _Opens(add_generation_prompt, continue_final))
 
     def _speaking_of(self, tools: ToolPrompt | None) -> ChatTemplate:
         return self if tools is None or self._for_tools is None else self._for_tools
 
-    def _said(
-        self, messages: Sequence[Message], tools: ToolPrompt | None, variables: Mapping[str, Any]
-    ) -> _Said:
-        if tools is None:
-            return _Said(self._adapter.adapt(messages), None, variables)
+    def _said(self, asked: _Asked) -> _Said:
+        if asked.tools is None:
+            return _Said(self._adapter.adapt(asked.messages), None, asked.variables)
         if self._adapter.can.tools:
-            return _Said(self._adapter.adapt(messages), tools.listed, variables)
-        return _Said(self._adapter.adapt(messages, tools.text), None, variables)
+            return _Said(self._adapter.adapt(asked.messages), asked.tools.listed, asked.variables)
+        return _Said(self._adapter.adapt(asked.messages, asked.tools.text), None, asked.variables)
 
-    def _render(self, said: _Said, add_generation_prompt: bool, continue_final: bool) -> str:
-        if not continue_final:
-            return self._write(said, said.messages, add_generation_prompt)
+    def _render(self, said: _Said, opens: _Opens) -> str:
+        if not opens.continues:
+            return self._write(said, said.messages, opens.generation)
         mark = self._absent_character(said)
         marked = [*said.messages[:-1], _with_mark(said.messages[-1], mark)]
         before, found, _ = self._write(said, marked, False).rpartition(mark)
@@ -208,6 +237,58 @@ class ChatTemplate:
         """A private-use character that neither the template nor anything said holds."""
         used = set(self._sandbox.source).union(*said.texts())
         return next(c for c in map(chr, range(0xF0000, 0xFFFFE)) if c not in used)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A conversation as a request has it."""
+
+    messages: Sequence[Message]
+    tools: ToolPrompt | None
+    variables: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opens:
+    """How a prompt ends: by opening an answer (`generation`), or in the last message, which is to go on (`continues`)."""
+
+    generation: bool
+    continues: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Guarded:
+    """A rendered prompt, with the sentinel in what users wrote where that touches special tokens; empty: nothing does."""
+
+    guarded: str
+    sentinel: str
+    specials: SpecialTokens
+
+    @property
+    def text(self) -> str:
+        return self._bare(self.guarded)
+
+    def segments(self, start: int = 0, end: int | None = None) -> list[str | int]:
+        """A stretch of the guarded text cut at its special tokens, without sentinels."""
+        return [
+            self._bare(piece) if isinstance(piece, str) else piece
+            for piece in self.specials.split(self.guarded[start:end])
+        ]
+
+    def place(self, char: int) -> int:
+        """Where in the guarded text the bare text's character is."""
+        if not self.sentinel:
+            return char
+        place = 0
+        for piece in self.guarded.split(self.sentinel):
+            if len(piece) >= char:
+                return place + char
+            char -= len(piece)
+            place += len(piece) + len(self.sentinel)
+        return len(self.guarded)
+
+    def _bare(self, text: str) -> str:
+        return text.replace(self.sentinel, "") if self.sentinel else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,24 @@
 """A conversation goes on with the token ids it had: what was generated is not tokenised again.
 
-A model may spell a text otherwise than the tokenizer would, under a grammar most of all. If the next turn spelled it anew,
-the prompt would part from what is cached, and the model would read something it never wrote. So the rendered text of a
-turn is followed along the ids that are known of the turn before, which is the prompt and what was generated behind it. As
-far as they spell it they are taken over; the rest is tokenised from there. Nothing here depends on what is cached.
+A model may spell a text otherwise than the tokenizer would, under a grammar most of all, and a template may write a call
+otherwise than the model did. If the next turn spelled it anew, the prompt would part from what is cached, and the model
+would read something it never wrote. So the ids of the turn before, its prompt and what was generated behind it, are the
+beginning of the next prompt, and only what the template writes behind them is tokenised. Nothing here depends on what is
+cached.
 
-Where the known ids and the text part, ids are taken over up to the last special token before: a message is the old one
-whole, or it is tokenised anew.
+* Where the template writes the prompt of the turn before and then shows the whole answer, the ids stand for both (`Answered`).
+* Where it does not (it leaves out the thoughts of earlier turns, say, or a message was edited), its text is followed along
+  the ids, and these are taken over up to the last special token before the two part (`splice`): a message is the old one
+  whole, or it is tokenised anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from .known_ids import KnownIds, unpack_ids
 from .tokenizer import Tokenizer
 
 
@@ -27,20 +32,66 @@ class Spliced:
     parted: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A turn that goes on behind a known answer: `body` is what the template writes of it and behind it, up to the next
+    message, `rest` what comes then, both cut at their special tokens, which are given by id."""
+
+    message: Mapping[str, Any]
+    body: Sequence[str | int]
+    rest: Sequence[str | int]
+
+    def go_on(self, known: KnownIds, tokenizer: Tokenizer) -> Spliced | None:
+        """None if the template leaves out some of the answer, or nothing tells where it ends."""
+        ids = unpack_ids(known.ids)
+        if len(ids) == known.prompt:
+            return None
+        end = self._end(ids[-1], tokenizer)
+        if end is None or not _shows(self.body[:end], self.message):
+            return None
+        tail = list(self.body[end:])
+        taken = ids.tolist()
+        if tokenizer.is_special(taken[-1]):
+            if tail[0] == taken[-1]:
+                tail.pop(0)
+            else:
+                taken.pop()  # the model ended in one way, the template says it in another
+        return Spliced(_with_rest(taken, [*tail, *self.rest], tokenizer), len(taken), None)
+
+    def _end(self, last: int, tokenizer: Tokenizer) -> int | None:
+        """Where in the body the answer ends: at the last of the tokens that end one."""
+        ends = {last, *tokenizer.stop_ids} if tokenizer.is_special(last) else {*tokenizer.stop_ids}
+        places = [i for i, piece in enumerate(self.body) if isinstance(piece, int) and piece in ends]
+        return places[-1] if places else None
+
+
+def _shows(body: Sequence[str | int], message: Mapping[str, Any]) -> bool:
+    """Whether thoughts, content and calls are all there. Special tokens may stand in what the model wrote of itself."""
+    text = "".join([piece for piece in body if isinstance(piece, str)])
+    said = [message.get("reasoning_content"), message.get("content")]
+    said += [call["function"]["name"] for call in message.get("tool_calls") or ()]
+    return all(part.strip() in text for part in said if isinstance(part, str))
+
+
 def splice(segments: Sequence[str | int], known: Sequence[int], tokenizer: Tokenizer) -> Spliced:
     """`segments` are a text cut at its special tokens, which are given by id. Raises TokenizerError."""
     trail = _Trail(segments, known, tokenizer)
     trail.follow()
     if not trail.taken:
         return Spliced(tokenizer.encode_segments(segments), 0, trail.parted)
-    ids = list(known[: trail.taken])
-    rest = [piece for piece in (trail.left, *segments[trail.segment :]) if piece != ""]
-    if not rest:
-        return Spliced(ids, trail.taken, trail.parted)
+    rest = [trail.left, *segments[trail.segment :]]
+    return Spliced(_with_rest(list(known[: trail.taken]), rest, tokenizer), trail.taken, trail.parted)
+
+
+def _with_rest(ids: list[int], rest: Sequence[str | int], tokenizer: Tokenizer) -> list[int]:
+    """The ids, and those of the rest behind them."""
+    pieces = [piece for piece in rest if piece != ""]
+    if not pieces:
+        return ids
     if tokenizer.is_special(ids[-1]):
         # it comes along, so that the text behind it is not taken for the beginning of one
-        return Spliced([*ids[:-1], *tokenizer.encode_segments([ids[-1], *rest])], trail.taken, trail.parted)
-    return Spliced(ids + tokenizer.encode_segments(rest), trail.taken, trail.parted)
+        return [*ids[:-1], *tokenizer.encode_segments([ids[-1], *pieces])]
+    return ids + tokenizer.encode_segments(pieces)
 
 
 class _Trail:
