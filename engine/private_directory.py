@@ -25,8 +25,11 @@ class PrivateDirectory:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def close(self) -> None:
-        shutil.rmtree(self.path)
-        os.close(self._lock)
+        """Raises OSError for what cannot be removed now; whoever comes next removes that."""
+        try:
+            shutil.rmtree(self.path)
+        finally:
+            os.close(self._lock)
 
 
 def _sweep(parent: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from .models.rope import Rotations
 from .native.build import BuildError, NoPlace, build
 from .native.kernels import NativeLibrary
 from .native.layers import NativeLayers
+from .private_directory import PrivateDirectory
 from .request import TokenLogprob
 from .sampler import NOT_FINITE, Sampler
 from .step_inputs import step_inputs
@@ -255,8 +256,8 @@ def _native_library(config: EngineConfig) -> NativeLibrary:
     try:
         return NativeLibrary(build(_native_cache(config)), threads=_threads(config))
     except NoPlace:
-        with tempfile.TemporaryDirectory(prefix="headwater-native-") as scratch:
-            return NativeLibrary(build(Path(scratch)), threads=_threads(config))
+        with closing(PrivateDirectory()) as scratch:
+            return NativeLibrary(build(scratch.path), threads=_threads(config))
 
 
 def _native_cache(config: EngineConfig) -> Path:

@@ -8,10 +8,9 @@ takes, and no longer, whatever happens.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-import shutil
 import struct
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from aiohttp import web
 
 from engine.client import EngineClient
 from engine.errors import PinsExhausted, Unavailable
+from engine.private_directory import PrivateDirectory
 from engine.request import ImportPages, TransferReport
 
 from ..body import FORM_TYPES
@@ -230,12 +230,19 @@ class _Upload:
 
 @asynccontextmanager
 async def _private_directory() -> AsyncIterator[Path]:
-    """One of mode 0700 that is gone afterwards."""
-    made = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="headwater-cache-"))
+    """One that is gone afterwards, also if whoever wants it is cancelled while it is made."""
+    making = asyncio.ensure_future(asyncio.to_thread(PrivateDirectory))
     try:
-        yield made
+        yield (await asyncio.shield(making)).path
     finally:
-        await asyncio.shield(asyncio.to_thread(shutil.rmtree, made, ignore_errors=True))
+        await asyncio.shield(_remove(making))
+
+
+async def _remove(making: asyncio.Future[PrivateDirectory]) -> None:
+    with contextlib.suppress(
+        OSError
+    ):  # it was not made, or the engine still writes there: the next one removes it
+        await asyncio.to_thread((await making).close)
 
 
 def _opening(manifest: Manifest) -> bytes:

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import ClientError
 
 from cache.lease import Lease
+from engine.private_directory import PrivateDirectory
 from engine.request import LookUpReport
 from gateway.caching.transfer import MAGIC, Manifest
 from tests.fakes import pages_of
@@ -244,6 +245,20 @@ async def test_a_reader_that_leaves_is_tidied_up(gateway: Gateway, private_tmp: 
     gateway.engine.export_padding = 64 << 20
     async with gateway.client.post(f"{gateway.url}/v1/caches/{made['id']}/export") as response:
         assert await left_in(private_tmp) != []
+        response.close()
+    await emptied(private_tmp)
+
+
+async def test_an_engine_that_starts_meanwhile_takes_nothing_away(
+    gateway: Gateway, private_tmp: Path
+) -> None:
+    """It removes what dead processes left in the same place."""
+    made = await make(gateway)
+    gateway.engine.export_padding = 64 << 20
+    async with gateway.client.post(f"{gateway.url}/v1/caches/{made['id']}/export") as response:
+        there = await left_in(private_tmp)
+        await asyncio.to_thread(lambda: PrivateDirectory().close())
+        assert await left_in(private_tmp) == there != []
         response.close()
     await emptied(private_tmp)
 
