@@ -109,6 +109,7 @@ class CacheDesk:
         error: str | None = None
         try:
             if question.drop:
+                self._moves.drop_import(question.entry_id)
                 view = self._cache.drop_entry(question.entry_id)
             elif question.lease is not None:
                 check_lease(question.lease)

@@ -144,6 +144,10 @@ class PageMoves:
         """Answered in one of the next reports."""
         self._transfers.take_in(ask)
 
+    def drop_import(self, entry_id: str) -> None:
+        """The entry that a file is to become is not wanted any more."""
+        self._transfers.drop(entry_id)
+
     def take_reports(self) -> list[TransferReport]:
         return self._transfers.take()
 

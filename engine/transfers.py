@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from cache.accounts import PinsExhausted
 from cache.lease import EntrySpec
@@ -32,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 AT_ONCE = 8
 """Transfers that wait or run. The next is refused for now."""
+
+NOT_WANTED = "the cache was flushed meanwhile, or the entry dropped"
 
 T = TypeVar("T")
 Job = Callable[[], None]
@@ -84,6 +87,9 @@ class Transfers:
         self._before_writing = before_writing
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="transfer")
         self._done: deque[Job] = deque()
+        self._imports: WeakValueDictionary[str, Cursor] = (
+            WeakValueDictionary()
+        )  # by the entry they are to make
         self._reports: list[TransferReport] = []
         self._running = 0
 
@@ -99,7 +105,15 @@ class Transfers:
             self._check_room()
             if not self._cache.enabled:
                 raise NotTransferred("bad_request", "this engine keeps no prefix cache")
-            self._go(ask.query_id, partial(self._read_header, ask), partial(self._start_import, ask))
+            cursor = self._cursor(ask)
+            self._imports[ask.entry_id] = cursor
+            self._go(ask.query_id, partial(self._read_header, ask), partial(self._start_import, ask, cursor))
+
+    def drop(self, entry_id: str) -> None:
+        """Whoever wanted this import does not any more: it makes no entry."""
+        cursor = self._imports.get(entry_id)
+        if cursor is not None:
+            cursor.limit = 0
 
     def take(self) -> list[TransferReport]:
         """What has come of them since the last time."""
@@ -157,8 +171,8 @@ class Transfers:
         with open_archive(Path(ask.path), self._place.kind, ask.adapter) as archive:
             return archive.header
 
-    def _start_import(self, ask: ImportPages, header: ArchiveHeader) -> None:
-        self._check_tokens(header.tokens)
+    def _cursor(self, ask: ImportPages) -> Cursor:
+        """Known to the cache from the moment that somebody asks: from there on a flush stops what it would write."""
         cursor = Cursor(
             self._place.root_key(ask.namespace, ask.adapter),
             tenant=ask.tenant,
@@ -166,6 +180,12 @@ class Transfers:
             adapter=ask.adapter,
         )
         self._cache.begin(cursor)
+        return cursor
+
+    def _start_import(self, ask: ImportPages, cursor: Cursor, header: ArchiveHeader) -> None:
+        self._check_tokens(header.tokens)
+        if not cursor.limit:
+            raise NotTransferred("unavailable", NOT_WANTED)
         pinned = 0
         if ask.lease.pin == "hard":
             pinned = self._cache.reserve_pins(ask.tenant, len(header.tokens))
@@ -206,7 +226,7 @@ class Transfers:
         self._cache.publish_tail(cursor, tokens, pages, len(tokens))
         spec = EntrySpec(entry_id=ask.entry_id, tokens=len(tokens), lease=ask.lease)
         if not self._cache.put_entry(cursor, spec, tokens):
-            raise NotTransferred("unavailable", "the cache was flushed meanwhile")
+            raise NotTransferred("unavailable", NOT_WANTED)
         self._answer(ask.query_id, len(tokens), size)
 
     # ---- both --------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from engine.request import (
     AskCache,
     AskEntry,
     CacheAnswer,
+    CacheQuestion,
     CacheReport,
     EntryReport,
     ExportPages,
@@ -513,7 +514,18 @@ def test_what_cannot_be_imported_changes_nothing(tmp_path: Path) -> None:
         assert one.say(1, 1)["device"] == 0
 
 
-def test_a_flush_stops_what_is_being_imported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("started", [False, True], ids=["asked for", "being read"])
+@pytest.mark.parametrize(
+    "stop",
+    [
+        lambda number: FlushCache(number, FlushScope()),
+        lambda number: AskEntry(number, "e", drop=True),  # whoever asked has left
+    ],
+    ids=["flush", "drop"],
+)
+def test_an_import_that_is_stopped_leaves_nothing(
+    started: bool, stop: Callable[[int], CacheQuestion], tmp_path: Path
+) -> None:
     path = tmp_path / "pages"
     with served() as one:
         one.say(1)
@@ -521,17 +533,19 @@ def test_a_flush_stops_what_is_being_imported(tmp_path: Path) -> None:
         one.ask(lambda number: FlushCache(number, FlushScope()))
         transfers = one.engine._moves._transfers
         one.engine.ask(ImportPages(777, str(path), "e", Lease(ttl=60.0), "new"))
-        for _ in range(500):
+        for _ in range(500 if started else 0):
             transfers.take()
             if one.engine._scheduler.lent:
                 break
             time.sleep(0.002)
-        one.engine._scheduler.flush()
+        one.engine.ask(stop(778))
         reports: list[TransferReport] = []
         while not reports:
             reports = transfers.take()
         assert reports[0].kind == "unavailable"
-        assert "flushed" in (reports[0].error or "")
+        assert "flushed meanwhile, or the entry dropped" in (reports[0].error or "")
+        assert one.engine._scheduler.cache.entry("e") is None
+        assert not one.engine._scheduler.lent
         assert one.say(1, 1)["device"] == 0
 
 
