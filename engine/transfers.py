@@ -289,7 +289,8 @@ class Transfers:
         except PinsExhausted as error:
             kind, message = "pins_exhausted", str(error)
         except OSError as error:
-            kind, message = "bad_request", f"the file cannot be used: {error.strerror}"
+            # The path is the client's of this engine, not that of whoever sent the file: a full disk, say.
+            kind, message = "unavailable", f"the file cannot be used: {error.strerror}"
         except Exception:  # noqa: BLE001 - our own bug; whoever asked hears of it, nobody else
             _log.exception("a transfer failed")
             kind, message = "engine_error", "the engine failed in this transfer"

@@ -14,7 +14,10 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from io import RawIOBase
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from aiohttp import web
@@ -35,6 +38,8 @@ from .content import Contents
 from .namespaces import Namespaces
 from .object_fields import ImportCache, read_import
 from .objects import CacheObject, CacheObjects, Held
+
+T = TypeVar("T")
 
 MAGIC = b"HWCACHE\x01"
 _LENGTH = struct.Struct("<Q")
@@ -199,15 +204,14 @@ class _Upload:
             raise _bad_file("its manifest cannot be read") from None
 
     async def save(self, path: Path) -> None:
-        """The rest of the body."""
+        """The rest of the body. Raises Unavailable where there is no room for it."""
         left = int(self._limits.max_import)
-        with await asyncio.to_thread(path.open, "xb") as file:
+        with await _on_disk(lambda: path.open("xb", buffering=0)) as file:
             while chunk := await self._in_time(lambda: self._content.read(CHUNK)):
                 left -= len(chunk)
                 if left < 0:
                     raise _too_large(self._limits)
-                await asyncio.to_thread(file.write, chunk)
-            await asyncio.to_thread(file.flush)
+                await _on_disk(partial(_write, file, chunk))
 
     async def _exactly(self, size: int) -> bytes:
         try:
@@ -243,6 +247,21 @@ async def _remove(making: asyncio.Future[PrivateDirectory]) -> None:
         OSError
     ):  # it was not made, or the engine still writes there: the next one removes it
         await asyncio.to_thread((await making).close)
+
+
+async def _on_disk(work: Callable[[], T]) -> T:
+    """On a thread. Raises Unavailable for what a disk refuses, when it is full, say."""
+    try:
+        return await asyncio.to_thread(work)
+    except OSError as error:
+        raise Unavailable(f"The file cannot be kept here now: {error.strerror}.") from error
+
+
+def _write(file: RawIOBase, data: bytes) -> None:
+    """All of it: a disk that is nearly full takes a part first."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) or 0 :]
 
 
 def _opening(manifest: Manifest) -> bytes:

@@ -487,7 +487,9 @@ def test_what_cannot_be_imported_changes_nothing(tmp_path: Path) -> None:
     with served() as one:
         one.say(1)
         export(one, path, prompt_of(1))
-        assert "File exists" in (export(one, path, prompt_of(1)).error or "")
+        report = export(one, path, prompt_of(1))
+        assert "File exists" in (report.error or "")
+        assert report.kind == "unavailable", "nothing that a client could do better"
         data = path.read_bytes()
         for number, (damaged, message) in enumerate(
             (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import os
 import tempfile
@@ -16,6 +17,7 @@ from aiohttp import ClientError
 from cache.lease import Lease
 from engine.private_directory import PrivateDirectory
 from engine.request import LookUpReport
+from gateway.caching import transfer
 from gateway.caching.transfer import MAGIC, Manifest
 from tests.fakes import pages_of
 from tests.gateway.live import MODEL, Gateway, Start
@@ -184,6 +186,23 @@ async def test_large_files_are_refused(start: Start, private_tmp: Path, told: bo
         headers={"Content-Type": "application/octet-stream"},
     ) as response:
         assert (response.status, (await response.json())["error"]["code"]) == (413, "request_too_large")
+    assert await left_in(private_tmp) == []
+
+
+async def test_a_full_disk_is_the_servers_fault(
+    gateway: Gateway, private_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = await export(gateway, (await make(gateway))["id"])
+
+    def full(file: object, chunk: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(transfer, "_write", full)
+    status, answer = await take(gateway, data)
+    assert (status, answer["error"]["message"]) == (
+        503,
+        "The file cannot be kept here now: No space left on device.",
+    )
     assert await left_in(private_tmp) == []
 
 
