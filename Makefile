@@ -18,9 +18,10 @@ install: $(STAMP)
 serve: $(STAMP)
 	@exec $(BIN)/headwater serve $(ARGS)
 
-# The tests that need the demo model are skipped without it, so a machine without a network can still run the others.
+# The tests that need the demo model or Redis are skipped without it, so a machine without a network can still run the others.
 test: $(STAMP)
 	@$(BIN)/headwater pull >/dev/null || echo "The demo model cannot be had here: its tests are skipped." >&2
+	@command -v redis-server >/dev/null || echo "There is no redis-server here (on Debian and Ubuntu: apt-get install redis-server): its tests are skipped." >&2
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: $(STAMP)

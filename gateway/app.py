@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from aiohttp import web
 
-from cache.store import MemoryStore, Store
+from cache.memory_store import MemoryStore
+from cache.store import Store
 from engine.client import EngineClient
 
 from .admin import Admin

@@ -14,8 +14,10 @@ from aiohttp import web
 from pydantic import ByteSize
 from rich.console import Console
 
+from cache.file_store import FileStore
+from cache.memory_store import MemoryStore
 from cache.namespace import load_secret
-from cache.store import FileStore, MemoryStore, Store, StoreError
+from cache.store import Store, StoreError
 from engine.backlog import QueueLimits
 from engine.config import EngineConfig, HashModelConfig
 from engine.errors import StartError

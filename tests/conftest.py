@@ -13,6 +13,7 @@ from engine.model_store.store import LocalModel, ModelStore
 
 from .end_to_end.server import Server
 from .end_to_end.thinker import write_thinker
+from .redis_server import RedisServer, require_redis
 
 SHOWN_LOG = 8000
 
@@ -51,6 +52,31 @@ def thinker_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]
     started = Server(directory, "--drain-delay", "0", "--test-mode", model=str(model))
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A Redis for all tests that do it no harm."""
+    require_redis()
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def redis_server(shared_redis: RedisServer) -> RedisServer:
+    """The same, empty."""
+    shared_redis.ask("FLUSHALL")
+    return shared_redis
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis that may be killed."""
+    require_redis()
+    server = RedisServer(tmp_path / "redis")
+    yield server
+    server.kill()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 
+from cache.memory_store import MemoryStore
 from cache.namespace import SECRET_BYTES, client_namespace, digest
-from cache.store import MemoryStore, Store
+from cache.store import Store
 
 from ..tenants import Tenants
 

@@ -1,35 +1,62 @@
-"""Both stores are a dict with versions and an end of time, and the one in files is that after any kind of end."""
+"""All stores are a dict with versions and an end of time, and the one in files is that after any kind of end."""
 
 from __future__ import annotations
 
 import asyncio
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cache.store import ABSENT, SWEEP_INTERVAL, Conflict, FileStore, MemoryStore, Record, Store, StoreError
+from cache.file_store import FileStore
+from cache.memory_store import OVERHEAD, MemoryStore
+from cache.redis_address import RedisAddress
+from cache.redis_link import RedisLink
+from cache.redis_store import RedisStore
+from cache.store import ABSENT, SWEEP_INTERVAL, Conflict, Record, Store, StoreError
 from tests.fakes import ManualClock
+from tests.redis_server import RedisServer
 
-Kind = Literal["memory", "files"]
-KINDS: tuple[Kind, ...] = ("memory", "files")
-both = pytest.mark.parametrize("kind", KINDS)
+Kind = Literal["memory", "files", "redis"]
+KINDS: tuple[Kind, ...] = ("memory", "files", "redis")
+LOCAL: tuple[Kind, ...] = ("memory", "files")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Each kind of store in turn."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def place(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> Path | RedisServer:
+    """Where the store of that kind is, empty."""
+    if kind == "redis":
+        server: RedisServer = request.getfixturevalue("redis_server")
+        return server
+    return tmp_path
 
 
 @asynccontextmanager
-async def opened(kind: Kind, directory: Path, clock: ManualClock) -> AsyncIterator[Store]:
+async def opened(
+    kind: Kind, place: Path | RedisServer, clock: ManualClock | None = None
+) -> AsyncIterator[Store]:
+    clock = clock or ManualClock(1.0)
     store: Store
-    if kind == "memory":
+    if isinstance(place, RedisServer):
+        store = RedisStore(RedisLink(RedisAddress.parse(place.socket_url), timeout=5.0))
+    elif kind == "memory":
         store = MemoryStore(clock=clock)
     else:
-        store = FileStore(directory / "records", clock=clock)
+        store = FileStore(place / "records", clock=clock)
         await store.open()
     try:
         yield store
@@ -42,9 +69,8 @@ def names_in(directory: Path, store: str = "records") -> list[str]:
     return sorted(path.name for path in directory.glob(f"{store}/*/*/*"))
 
 
-@both
-async def test_a_record_is_found_by_all_three_of_its_names(kind: Kind, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path, ManualClock(1.0)) as store:
+async def test_a_record_is_found_by_all_three_of_its_names(kind: Kind, place: Path | RedisServer) -> None:
+    async with opened(kind, place) as store:
         record = await store.put("object", "a", "x", b"1")
         assert await store.get("object", "a", "x") == record == Record("x", b"1", record.version)
         for other in (("session", "a", "x"), ("object", "b", "x"), ("object", "a", "y")):
@@ -53,9 +79,10 @@ async def test_a_record_is_found_by_all_three_of_its_names(kind: Kind, tmp_path:
         assert await store.list("object", "b") == []
 
 
-@both
-async def test_a_change_that_expects_another_version_is_refused(kind: Kind, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path, ManualClock(1.0)) as store:
+async def test_a_change_that_expects_another_version_is_refused(
+    kind: Kind, place: Path | RedisServer
+) -> None:
+    async with opened(kind, place) as store:
         first = await store.put("k", "t", "x", b"1", expected=ABSENT)
         with pytest.raises(Conflict):
             await store.put("k", "t", "x", b"2", expected=ABSENT)
@@ -70,7 +97,7 @@ async def test_a_change_that_expects_another_version_is_refused(kind: Kind, tmp_
         assert again.version not in {first.version, second.version}
 
 
-@both
+@pytest.mark.parametrize("kind", LOCAL)
 async def test_a_record_ends_with_its_time_and_its_room_is_freed_later(kind: Kind, tmp_path: Path) -> None:
     clock = ManualClock(1000.0)
     async with opened(kind, tmp_path, clock) as store:
@@ -100,40 +127,55 @@ Steps = st.lists(
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@given(steps=Steps)
-@settings(max_examples=40, deadline=None)
-def test_a_store_is_a_dict(kind: Kind, steps: list[tuple[str, str, str, bytes]], tmp_path_factory: pytest.TempPathFactory) -> None:  # fmt: skip
-    asyncio.run(_agrees(kind, steps, tmp_path_factory.mktemp("store")))
+@given(steps=Steps, page=st.tuples(st.none() | Names, st.none() | st.integers(0, 4), st.booleans()))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_store_is_a_dict(
+    kind: Kind,
+    place: Path | RedisServer,
+    steps: list[tuple[str, str, str, bytes]],
+    page: tuple[str | None, int | None, bool],
+) -> None:
+    where = place
+    if isinstance(where, RedisServer):
+        where.ask("FLUSHALL")
+    else:
+        where = Path(tempfile.mkdtemp(dir=where))
+    asyncio.run(_agrees(kind, where, steps, page))
 
 
-async def _agrees(kind: Kind, steps: list[tuple[str, str, str, bytes]], directory: Path) -> None:
+async def _agrees(
+    kind: Kind,
+    place: Path | RedisServer,
+    steps: list[tuple[str, str, str, bytes]],
+    page: tuple[str | None, int | None, bool],
+) -> None:
+    after, limit, reverse = page
     oracle: dict[tuple[str, str], bytes] = {}
-    store: Store = MemoryStore()
-    if kind == "files":
-        store = FileStore(directory)
-        await store.open()
-    for what, tenant, name, value in steps:
-        if what == "put":
-            await store.put("k", tenant, name, value)
-            oracle[tenant, name] = value
-        elif what == "delete":
-            assert await store.delete("k", tenant, name) == (oracle.pop((tenant, name), None) is not None)
-        elif what == "get":
-            found = await store.get("k", tenant, name)
-            assert (None if found is None else found.value) == oracle.get((tenant, name))
-        elif what == "restart" and kind == "files":
-            await store.close()
-            store = FileStore(directory)
-            await store.open()
-        listed = [(record.name, record.value) for record in await store.list("k", tenant)]
-        assert listed == sorted((n, v) for (t, n), v in oracle.items() if t == tenant)
-    await store.close()
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(opened(kind, place))
+        for what, tenant, name, value in steps:
+            if what == "put":
+                await store.put("k", tenant, name, value)
+                oracle[tenant, name] = value
+            elif what == "delete":
+                assert await store.delete("k", tenant, name) == (oracle.pop((tenant, name), None) is not None)
+            elif what == "get":
+                found = await store.get("k", tenant, name)
+                assert (None if found is None else found.value) == oracle.get((tenant, name))
+            elif what == "restart" and kind != "memory":
+                await stack.aclose()
+                store = await stack.enter_async_context(opened(kind, place))
+            listed = [(record.name, record.value) for record in await store.list("k", tenant)]
+            expected = sorted((n, v) for (t, n), v in oracle.items() if t == tenant)
+            assert listed == expected
+            shown = await store.list("k", tenant, after=after, limit=limit, reverse=reverse)
+            expected.sort(reverse=reverse)
+            behind = [n for n, _ in expected if after is None or (n < after if reverse else n > after)]
+            assert [record.name for record in shown] == behind[:limit]
 
 
-@both
-async def test_of_many_writers_who_expect_the_same_one_wins(kind: Kind, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path, ManualClock(1.0)) as store:
+async def test_of_many_writers_who_expect_the_same_one_wins(kind: Kind, place: Path | RedisServer) -> None:
+    async with opened(kind, place) as store:
         first = await store.put("k", "t", "x", b"0")
         changes = [store.put("k", "t", "x", str(i).encode(), expected=first.version) for i in range(20)]
         outcomes = await asyncio.gather(*changes, return_exceptions=True)
@@ -216,7 +258,7 @@ async def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from cache.store import FileStore
+from cache.file_store import FileStore
 
 async def main():
     store = FileStore(Path(sys.argv[1]))
@@ -253,3 +295,21 @@ async def test_a_kill_loses_nothing_that_was_written(tmp_path: Path) -> None:
             assert records[name] in [str(i).encode() * 5000 for i in allowed], (name, acknowledged)
         assert set(names_in(tmp_path, str(number))) == {"@" + name for name in records}
         await store.close()
+
+
+async def test_memory_is_bounded_and_what_lasts_stays() -> None:
+    """The oldest go first; what is written again is the newest; the kinds that last are neither counted nor dropped."""
+    store = MemoryStore(most_bytes=3 * (OVERHEAD + 101), lasting={"generation"})
+    await store.put("generation", "", "a", b"1" * 5000)
+    for name in "abc":
+        await store.put("session", "t", name, b"x" * 100)
+    await store.put("session", "t", "a", b"y" * 100)
+    await store.put("session", "t", "d", b"x" * 100)
+    assert [record.name for record in await store.list("session", "t")] == ["a", "c", "d"]
+    assert await store.get("generation", "", "a") is not None
+    with pytest.raises(StoreError, match="larger than"):
+        await store.put("session", "t", "b", b"x" * 2000)
+    assert len(await store.list("session", "t")) == 3
+    for name in "acd":
+        await store.delete("session", "t", name)
+    assert store.bytes == 0

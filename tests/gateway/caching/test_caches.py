@@ -10,7 +10,8 @@ import pytest
 from msgspec import structs
 
 from cache.lease import Lease
-from cache.store import MemoryStore, StoreError
+from cache.memory_store import MemoryStore
+from cache.store import StoreError
 from engine.errors import PinsExhausted, RequestFailure
 from tests.fakes import FakeEngine
 from tests.gateway.live import MODEL, Gateway, Start

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.store import FileStore, MemoryStore, StoreError
+from cache.file_store import FileStore
+from cache.memory_store import MemoryStore
+from cache.store import StoreError
 from gateway.caching.namespaces import Namespaces
 from gateway.tenants import Tenants
 

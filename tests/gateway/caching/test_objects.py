@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from cache.store import FileStore, MemoryStore, Store
+from cache.file_store import FileStore
+from cache.memory_store import MemoryStore
+from cache.store import Store
 from gateway.caching.objects import (
     CONTENTS,
     GONE_FOR,
