@@ -62,7 +62,9 @@ class DryRuns:
         return await self._completion(tenant, parse(CompletionRequest, body, completions.NOT_SERVED), context)
 
     async def look_up(self, tenant: str, dry: DryRun) -> LookUpReport:
-        """What it would find now."""
+        """What it would find now: nothing, if it would not look."""
+        if not dry.ask.read:
+            return LookUpReport(query_id=0)
         return await self.engine.look_up(dry.prompt.ids, namespace=self._namespace(tenant, dry.ask))
 
     async def record(self, tenant: str, body: Mapping[str, object], now: float) -> Record:

@@ -39,6 +39,25 @@ async def test_it_looks_for_what_the_request_would(gateway: Gateway, path: str, 
     assert gateway.engine.looked_up == [(request.namespace, request.prompt)]
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"cache": {"bypass": "read"}},
+        {"cache": {"bypass": "all"}},
+        {"prompt_cache_options": {"mode": "explicit"}},
+        {"echo": True, "logprobs": 1},
+    ],
+    ids=["read", "all", "explicit", "echo"],
+)
+async def test_what_looks_for_nothing_finds_nothing(gateway: Gateway, asked: dict[str, Any]) -> None:
+    gateway.engine.found = LookUpReport(query_id=0, device=3, evicted=Evicted("pressure", 2.5))
+    body = {**COMPLETION, **asked}
+    status, answer = await gateway.post("/v1/caches/lookup", body)
+    assert (status, answer["hit_tokens"], answer["evicted"]) == (200, 0, None)
+    status, answer = await gateway.post("/v1/caches/explain", {"request": body})
+    assert (status, answer["reason"], answer["hit_tokens"]) == (200, "bypass", 0)
+
+
 async def test_what_it_says(gateway: Gateway) -> None:
     gateway.engine.found = LookUpReport(
         query_id=0, device=3, host=1, disk=1, saved=0.0125, evicted=Evicted("pressure", 2.5, broken=True)
