@@ -252,11 +252,15 @@ class TierIndex:
         """What goes next for a page of this rank of this tenant: a leaf of no higher rank that nobody reads; or None."""
         self._end_leases()
         if payer in self._over:
-            return self._first(self._orders[payer], payer, Rank.LEASED)
+            return self._first(self._order_of(payer), payer, Rank.LEASED)
         for tenant in sorted(self._over):
-            if (page := self._first(self._orders[tenant], tenant, Rank.LEASED)) is not None:
+            if (page := self._first(self._order_of(tenant), tenant, Rank.LEASED)) is not None:
                 return page
         return self._first(self._order, payer, rank)
+
+    def _order_of(self, tenant: str) -> list[_Entry]:
+        """Empty for who has nothing that is whole and unread yet."""
+        return self._orders.get(tenant, [])
 
     def _first(self, order: list[_Entry], payer: str, rank: Rank) -> TierPage | None:
         spared: list[_Entry] = []

@@ -96,6 +96,16 @@ def test_who_is_over_its_quota_pays_first_and_nobody_falls_below_a_floor() -> No
     assert drain(index, "quiet") == quiet, "its own it may push out"
 
 
+@pytest.mark.parametrize("payer", ["greedy", "other"])
+def test_pages_that_are_still_written_cannot_pay_for_their_tenants_quota(payer: str) -> None:
+    """A burst of them may be above it before the first one is there."""
+    index = index_of(2, greedy=TenantLimits(quota=0.25))
+    for n in (1, 2):
+        index.add(path_of([n, n], root=b"g", tenant="greedy")[0])
+    assert index.victim(payer, Rank.LEASED) is None
+    index.check()
+
+
 @pytest.mark.parametrize(
     ("scope", "expected"),
     [
