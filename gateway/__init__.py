@@ -4,7 +4,9 @@ Coming up        `__main__` (command line) · `serve` · `options`, `config`, `k
                  · `app` (composition root) · `server` (socket, signals, drain) · `lifecycle` · `connection`
 Around requests  `routes` · `middleware` (id, log line, errors, deadline) · `auth`, `key_store`, `key_watch`
                  · `browsers` (Host, Origin, CORS) · `caller` · `errors` · `log` · `body` · `sse`
-On the way down  `openai/` (wire models and handlers) · `prompts`, `text_threads` (tokenising off the loop) · `chat_template`,
+On the way down  `openai/` (wire models and handlers) · `conversation`, `turns` (one answer, in nobody's dialect)
+                 · `prompts`, `text_threads` (tokenising off the loop) · `splicing`, `known_ids`, `spoken` (the ids of the turn
+                 before) · `chat_template`,
                  `message_adapter`, `template_sandbox` · `tokenizer`, `special_tokens` · `tools/` (what may be called)
                  · `structured/` (what shape is asked for) · `reply_format`, `reasoning`, `replies` (grammar and parser of a
                  reply) · `kept` (all that for the next request) · `desk` (takes places in the engine's queue, submits, and

@@ -55,6 +55,7 @@ from .prompts import Prompts
 from .replies import Replies
 from .reply_format import reply_format
 from .routes import Route, RouteTable
+from .spoken import Spoken
 from .structured.check import SchemaChecks
 from .structured.shapes import Shapes
 from .tenants import Tenants
@@ -125,7 +126,7 @@ def create_app(
     contents = Contents(model, prompts, offers, limits)
     caches = Caches(objects, contents, Prefill(desk), engine, model, tenants, accounting, limits)
     chats = ChatTurns(model, offers, shapes, tenants, limits)
-    turns = Turns(model, prompts, shapes, replies, openings, desk, threads)
+    turns = Turns(model, prompts, shapes, replies, Spoken(limits.splice_bytes), openings, desk, threads)
     dry_runs = DryRuns(model, prompts, chats, turns, engine, namespaces, openings, limits)
     flush = Flush(objects, namespaces, engine, desk, keyring, model, limits)
     browsers = BrowserPolicy(http.cors_origins, http.host, guarded=keyring.open)

@@ -44,6 +44,11 @@ class Limits(_Part):
     explain_bytes: ByteSize = Field(
         ByteSize(64 * 2**20), ge=0, description="memory for what is remembered of responses; 0: nothing"
     )
+    splice_bytes: ByteSize = Field(
+        ByteSize(0),
+        ge=0,
+        description="memory for token ids of answers, with which stateless chats go on; 0: they are tokenised anew",
+    )
     explain_ttl: float = Field(7200.0, gt=0, description="how long a response can be explained, in seconds")
     max_import: ByteSize = Field(ByteSize(8 * 2**30), ge=1, description="largest file of a cache to import")
     header_timeout: float = Field(10.0, gt=0, description="time for the headers of a new connection")

@@ -43,7 +43,8 @@ class Job:
     `cache_salt` and `cache_key` (`prompt_cache_key`) are the client's; `cache` is what it may have of the cache and leaves
     there, to which the desk adds the digest of the key. `cache_id` is the cache object that it begins with or makes. An
     answer that ends in calls of tools leaves its conversation leased for `tool_pause` seconds. `origin` is what the prompt
-    was made of, for those who are to explain it later.
+    was made of, for those who are to explain it later. `known` of its tokens are those of the turn before; None: nobody
+    looked for one.
     """
 
     prompt: list[int]
@@ -57,6 +58,7 @@ class Job:
     cache: CachePolicy = ALL_OF_IT
     tool_pause: float = 0.0
     origin: Origin | None = None
+    known: int | None = None
     grammar: Grammar | None = None
     source: Source | None = None
 
@@ -232,6 +234,7 @@ class Desk:
         )
         stream = self._engine.submit(request, place)
         generation = Generation(stream, self._tokenizer, job.text)
+        generation.known = job.known
         self._open[generation] = self._tell(Submission(caller, job, generation), stream)
         return generation
 

@@ -176,6 +176,8 @@ class Generation:
         self.gaps: list[float] = []
         self.answer = array("I")
         """The tokens of the first choice, as far as they were read."""
+        self.known: int | None = None
+        """How many tokens of its prompt are those of the turn before; None where nobody looked for one."""
         self.start: RequestStarted | None = None
         self.stored: PromptCached | None = None
         self.when_started: Callable[[], None] | None = None

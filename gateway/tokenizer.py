@@ -13,6 +13,7 @@ Not done here: templates, stop strings, truncation.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -37,6 +38,8 @@ class Tokenizer:
 
         self._special_ids = frozenset(file.specials.values())
         self._visible = [b"" if i in self._special_ids else raw for i, raw in enumerate(self._bytes)]
+        self.vocabulary = _vocabulary(self._bytes, file.specials)
+        """A digest of what each id spells: ids of one tokenizer mean the same to another of the same vocabulary."""
         self.strips_leading_space: bool = file.strips_leading_space
         """SentencePiece puts a space before the first word; decoding from the start takes one away again."""
 
@@ -129,3 +132,10 @@ def _library_tokenizer(document: bytes) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_buffer(document)
     except Exception as error:  # the library raises the bare class for a file it cannot read
         raise TokenizerError(f"tokenizer.json cannot be used: {error}") from error
+
+
+def _vocabulary(spellings: Sequence[bytes], specials: Mapping[str, int]) -> str:
+    digest = hashlib.sha256(b"".join([len(raw).to_bytes(4, "little") + raw for raw in spellings]))
+    for token in sorted(specials.values()):
+        digest.update(token.to_bytes(4, "little"))
+    return digest.hexdigest()[:32]

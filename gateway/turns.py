@@ -20,13 +20,16 @@ from .caller import Caller
 from .chat_template import Rendered
 from .conversation import Conversation
 from .desk import Desk, Job
+from .generation import Generation
 from .known_ids import KnownIds
 from .model import TextModel
-from .openai.answer import Judge
-from .pieces import TextOptions
+from .openai.answer import Ending, Judge
+from .openai.reply_wire import heard
+from .pieces import Answer, TextOptions
 from .prompts import INLINE_CHARS, Prompts, check_fits
 from .reasoning import thinks_after
 from .replies import Replies, ReplyPlan
+from .spoken import Spoken
 from .structured.shapes import AnswerShape, Shapes
 from .structured.verdicts import SchemaJudge
 from .text_threads import TextThreads
@@ -81,6 +84,8 @@ class Composed:
     variables: Mapping[str, object]
     wanted: Wanted
     prompt: Rendered
+    known: int | None
+    """How many of the prompt's ids are those of the turn before; None where nobody looked for one."""
 
     def origin(self, response_id: str) -> Origin:
         return Origin(
@@ -95,12 +100,14 @@ class Composed:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """`job` is for the desk, `judge` for whoever writes the answer. `ask` is what it has of the cache."""
+    """`job` is for the desk, `judge` for whoever writes the answer. `ask` is what it has of the cache. `ending` remembers
+    the turn, where that is to be done."""
 
     composed: Composed
     ask: CacheAsk
     job: Job
     judge: Judge | None
+    ending: Ending | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +116,7 @@ class Turns:
     prompts: Prompts
     shapes: Shapes
     replies: Replies
+    spoken: Spoken
     openings: Openings
     desk: Desk
     threads: TextThreads
@@ -126,9 +134,33 @@ class Turns:
         return Prepared(
             composed,
             ask,
-            replace(job, origin=composed.origin(turn.response_id)),
+            replace(job, origin=composed.origin(turn.response_id), known=composed.known),
             None if ask.prewarm else self._judge(wanted, plan),
+            self._remembering(caller.tenant.id, turn, composed),
         )
+
+    def known(self, composed: Composed, generation: Generation, answer: Answer) -> KnownIds:
+        """What the next turn goes on with."""
+        return KnownIds.of(
+            composed.prompt.ids,
+            composed.prompt.by_template,
+            len(composed.conversation.messages),
+            () if answer.cut else generation.answer,
+            self.model.tokenizer.vocabulary,
+        )
+
+    def _remembering(self, tenant: str, turn: Turn, composed: Composed) -> Ending | None:
+        """For a client that will send the conversation again. Of several choices nobody knows which one it will be."""
+        if not self.spoken.on or turn.continues or turn.n > 1 or composed.ask.prewarm:
+            return None
+
+        async def remember(generations: Sequence[Generation], answers: Sequence[Sequence[Answer]]) -> None:
+            answer = answers[0][0]
+            if not answer.cut:
+                said = [*composed.conversation.messages, heard(answer.parts, answer.text)]
+                self.spoken.keep(tenant, said, self.known(composed, generations[0], answer))
+
+        return remember
 
     async def compose(self, tenant: str, turn: Turn, *, looking: bool = False) -> Composed:
         """The prompt. Only `looking` is no use of a cache object. Raises as `prepare` does."""
@@ -136,6 +168,9 @@ class Turns:
         conversation = turn.conversation.behind(opening.of_messages())
         variables = turn.variables or opening.variables
         wanted = await turn.wanted(opening)
+        known = turn.known or self.spoken.find(tenant, conversation.messages)
+        if known is not None and known.vocabulary != self.model.tokenizer.vocabulary:
+            known = None
         prompt = await self.prompts.chat(
             conversation.messages,
             self.desk.info().max_model_len,
@@ -144,10 +179,11 @@ class Turns:
             tools=wanted.offer.prompt,
             variables=variables,
             param=turn.param,
-            known=turn.known,
+            known=known,
         )
         opening.check(prompt.ids)
-        return Composed(ask, conversation, variables, wanted, prompt)
+        looked = turn.known is not None or self.spoken.on
+        return Composed(ask, conversation, variables, wanted, prompt, prompt.known if looked else None)
 
     def _reasoning(self, turn: Turn, composed: Composed) -> Reasoning:
         continued = str(composed.conversation.messages[-1]["content"]) if turn.continues else None

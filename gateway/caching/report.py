@@ -56,10 +56,19 @@ def details(ask: CacheAsk, generations: Sequence[Generation]) -> dict[str, objec
         "saved_ms": _milliseconds(sum(start.saved for start in starts)),
         "loading_ms": _milliseconds(sum(start.loading for start in starts)),
         **ask.echo(),
+        **_tokenization(generations),
     }
     if finding is not None and finding.divergence is not None:
         told["first_divergence"] = finding.divergence
     return told
+
+
+def _tokenization(generations: Sequence[Generation]) -> dict[str, object]:
+    """Whether a conversation went on with the ids it had; nothing where that was not to be."""
+    known = [generation.known for generation in generations if generation.known is not None]
+    if not known:
+        return {}
+    return {"tokenization": "spliced" if any(known) else "canonical", "known_tokens": sum(known)}
 
 
 def common_finding(generations: Sequence[Generation]) -> Finding | None:

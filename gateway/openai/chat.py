@@ -177,7 +177,13 @@ class ChatCompletions:
                 fingerprint=info.model_digest[:12],
             )
             return await self.answerer.answer(
-                request, place, [ready.job], writer, stream=asked.stream, judge=ready.judge
+                request,
+                place,
+                [ready.job],
+                writer,
+                stream=asked.stream,
+                judge=ready.judge,
+                ending=ready.ending,
             )
 
 

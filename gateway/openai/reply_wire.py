@@ -9,8 +9,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 
+from ..chat_template import Message
 from ..tools.calls import calls_of
 from ..tools.parser import Arguments, CallBegins, Content, Part, Reasoning
+from ..tools.render import custom_arguments
 
 Delta = dict[str, object]
 
@@ -61,6 +63,29 @@ def message(parts: Sequence[Part]) -> Delta:
 
 def plain_message(content: str) -> Delta:
     return {"role": "assistant", "content": content, "refusal": None, "annotations": []}
+
+
+def heard(parts: Sequence[Part], text: str) -> Message:
+    """An answer as the history of the next turn has it; of a reply without parts that is its `text`."""
+    calls = [
+        {
+            "type": "function",
+            "function": {
+                "name": call.begin.name,
+                "arguments": call.arguments
+                if call.begin.kind == "function"
+                else custom_arguments(call.arguments),
+            },
+        }
+        for call in calls_of(parts)
+    ]
+    thoughts = "".join([part.text for part in parts if isinstance(part, Reasoning)])
+    return {
+        "role": "assistant",
+        "content": text,
+        **({"reasoning_content": thoughts} if thoughts else {}),
+        **({"tool_calls": calls} if calls else {}),
+    }
 
 
 _FIELD = {"function": "arguments", "custom": "input"}
