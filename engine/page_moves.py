@@ -165,12 +165,15 @@ class PageMoves:
         path = [node for node in self._cache.path_of(view.entry_id) if len(node.key) == size]
         in_host = on_disk = 0
         disk = self._tiers.disk
-        for node in path[view.device // size :]:
+        for begin, node in zip(range(0, view.tokens, size), path, strict=False):
+            below = min(begin + size, view.tokens) - max(begin, view.device)  # it may end within a page
+            if below <= 0:
+                continue
             root_key = node.root.root_key
             if self._tiers.host.holds(root_key, node.chain):
-                in_host += size
+                in_host += below
             elif disk is not None and disk.find(root_key, node.chain) is not None:
-                on_disk += size
+                on_disk += below
         return in_host, on_disk
 
     @property

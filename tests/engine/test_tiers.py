@@ -359,6 +359,19 @@ def test_an_entry_goes_down_and_up_as_it_is_asked(disk: dict[str, Any]) -> None:
         assert one.say(1, 6)["device"] == PREFIX
 
 
+@pytest.mark.parametrize("tokens", [PREFIX - 3, PREFIX - 1, PREFIX + 1])
+def test_an_entry_that_ends_within_a_page_counts_no_token_twice(disk: dict[str, Any], tokens: int) -> None:
+    policy = CachePolicy(entries=(EntrySpec(entry_id="e", tokens=tokens, lease=Lease(ttl=60.0)),))
+    with served(**disk) as one:
+        one.say(1, cache=policy)
+        one.ask(lambda number: FlushCache(number, FlushScope(idle_for=0.0, tiers=())))
+        one.crowd_out()
+        assert entry_of(one)[1] == (0, tokens, 0)
+        one.say(1, 5)
+        device = min(tokens, PREFIX)
+        assert entry_of(one)[1] == (device, tokens - device, 0), "what is on the device has copies in memory"
+
+
 def test_a_tier_that_is_not_there_takes_nothing() -> None:
     policy = CachePolicy(entries=(EntrySpec(entry_id="e", tokens=PREFIX, lease=Lease(ttl=60.0)),))
     with served() as one:
