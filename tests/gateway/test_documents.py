@@ -89,7 +89,9 @@ def test_every_field_about_the_cache_is_described_and_no_other() -> None:
     assert first_cells(of_request) == fields - {"prompt_cache_options.comparison_response_id"}
     lease = Lease(ttl=60, priority=1, tag="t")
     ask = CacheAsk(lease=lease, pause=0, retention="24h", lowest="host")
-    assert first_cells(of_answer) == details(ask, []).keys() | {"first_divergence"}
+    assert first_cells(of_answer) == details(ask, []).keys() | {
+        *("first_divergence", "tokenization", "known_tokens")
+    }
 
 
 def test_every_field_of_a_check_is_described_and_no_other() -> None:
