@@ -1,7 +1,7 @@
 """Cache objects as files: POST /v1/caches/{id}/export and /v1/caches/import.
 
-A file is a magic word, the length of a manifest, the manifest (what the object is made of), and the pages as the engine
-wrote them, which checks them again when it reads them. On its way a file lies in a private directory for as long as it
+A file is a magic word, the length of a manifest, the manifest (what the object is made of, no longer than a request that
+makes one), and the pages as the engine wrote them, which checks them again when it reads them. On its way a file lies in a private directory for as long as it
 takes, and no longer, whatever happens.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import orjson
 from aiohttp import web
 
 from engine.client import EngineClient
@@ -37,24 +39,27 @@ from .caches import Caches, naming_pin
 from .content import Contents
 from .namespaces import Namespaces
 from .object_fields import ImportCache, read_import
-from .objects import CacheObject, CacheObjects, Held
+from .objects import CacheObject, CacheObjects, Content, Held
 
 T = TypeVar("T")
 
-MAGIC = b"HWCACHE\x01"
+MAGIC = b"HWCACHE\x02"
 _LENGTH = struct.Struct("<Q")
-MAX_MANIFEST = 64 << 20
+ABOUT = 4096
+"""Bytes of a manifest besides its content."""
 CHUNK = 1 << 18
 AT_ONCE = 2
 """Transfers at a time: each is a file of gigabytes, perhaps."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says of itself. `model_digest` is that of the weights that its pages were computed with."""
+    """What a file says of itself. `model_digest` is that of the weights that its pages were computed with, `content` JSON as a
+    client spells it, `tokens` a digest of the ids it came to: little is made of it before it is known to be right."""
 
     model: str
     model_digest: str
-    held: Held
+    content: bytes
+    tokens: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,12 @@ class Transfer:
         info = self.desk.info()
         found = await self.objects.live(tenant, request.match_info["id"])
         held = await self.objects.content(found)
-        manifest = Manifest(model=found.model, model_digest=info.model_digest, held=held)
+        manifest = Manifest(
+            model=found.model,
+            model_digest=info.model_digest,
+            content=msgspec.json.encode(held.content),
+            tokens=_digest(held.prompt),
+        )
         async with self._one_of_few(), _private_directory() as directory:
             pages = directory / "pages"
             report = await self.engine.export_pages(
@@ -120,7 +130,7 @@ class Transfer:
 
     async def _checked(self, manifest: Manifest, context: int) -> Held:
         """What the file says that it is made of, read like a client's own words: it is no more than that."""
-        given = manifest.held.content
+        given = await asyncio.to_thread(_content, manifest)
         content = self.contents.read(
             messages=given.messages,
             tools=given.tools,
@@ -128,7 +138,7 @@ class Transfer:
             prompt=given.ids if given.text is None else given.text,
         )
         prompt = await self.contents.tokens(content, context)
-        if prompt != manifest.held.prompt:
+        if _digest(prompt) != manifest.tokens:
             raise _bad_file("its messages come to other tokens here")
         return Held(content=content, prompt=prompt)
 
@@ -195,13 +205,13 @@ class _Upload:
         (length,) = _LENGTH.unpack(head[len(MAGIC) :])
         if head[: len(MAGIC)] != MAGIC:
             raise _bad_file("it is none of ours")
-        if length > MAX_MANIFEST:
+        if length > self._limits.max_body + ABOUT:
             raise _bad_file("its manifest is too long")
         raw = await self._exactly(length)
         try:
             return await asyncio.to_thread(msgspec.msgpack.decode, raw, type=Manifest)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise _bad_file("its manifest cannot be read") from None
+            raise _unreadable() from None
 
     async def save(self, path: Path) -> None:
         """The rest of the body. Raises Unavailable where there is no room for it."""
@@ -269,6 +279,18 @@ def _opening(manifest: Manifest) -> bytes:
     return MAGIC + _LENGTH.pack(len(raw)) + raw
 
 
+def _content(manifest: Manifest) -> Content:
+    """Raises InvalidRequest."""
+    try:
+        return msgspec.convert(orjson.loads(manifest.content), Content)
+    except (orjson.JSONDecodeError, msgspec.ValidationError):
+        raise _unreadable() from None
+
+
+def _digest(prompt: list[int]) -> bytes:
+    return hashlib.sha256(msgspec.json.encode(prompt)).digest()
+
+
 def _check_upload(request: web.Request, limits: Limits) -> None:
     kind = request.headers.get("Content-Type", "application/octet-stream").partition(";")[0].strip().lower()
     if kind in FORM_TYPES or request.headers.get("Content-Encoding", "identity").lower() != "identity":
@@ -292,6 +314,10 @@ def _too_large(limits: Limits) -> ApiError:
 
 def _bad_file(why: str) -> InvalidRequest:
     return InvalidRequest(f"This file cannot be imported: {why}.", param="file", code="invalid_cache_file")
+
+
+def _unreadable() -> InvalidRequest:
+    return _bad_file("its manifest cannot be read")
 
 
 def _check(report: TransferReport) -> None:

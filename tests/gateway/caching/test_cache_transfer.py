@@ -115,13 +115,7 @@ def rewritten(data: bytes, **changes: Any) -> bytes:
     """A file with another manifest."""
     length = int.from_bytes(data[8:16], "little")
     manifest = msgspec.msgpack.decode(data[16 : 16 + length])
-    for path, value in changes.items():
-        *way, last = path.split("__")
-        place = manifest
-        for step in way:
-            place = place[step]
-        place[last] = value
-    raw = msgspec.msgpack.encode(manifest)
+    raw = msgspec.msgpack.encode({**manifest, **changes})
     return MAGIC + len(raw).to_bytes(8, "little") + raw + data[16 + length :]
 
 
@@ -135,9 +129,13 @@ def rewritten(data: bytes, **changes: Any) -> bytes:
         lambda data: data[:8] + (1 << 62).to_bytes(8, "little") + data[16:],
         lambda data: data[:16] + b"\xff" * (len(data) - 16),
         lambda data: rewritten(data, model_digest="0" * 64),
-        lambda data: rewritten(data, held__prompt=[1, 2, 3]),
-        lambda data: rewritten(data, held__prompt="x"),
-        lambda data: rewritten(data, held__content={}),
+        lambda data: rewritten(data, tokens=b"0" * 32),
+        lambda data: rewritten(data, tokens="x"),
+        lambda data: rewritten(data, content=b"{}"),
+        lambda data: rewritten(data, content=b"{"),
+        lambda data: rewritten(data, content=b"[]"),
+        lambda data: rewritten(data, content=b'{"text": "\\ud800"}'),
+        lambda data: rewritten(data, content=b"[" * 100_000),
     ],
 )
 async def test_a_file_that_is_none_is_refused_and_gone(
@@ -157,9 +155,21 @@ async def test_what_a_file_says_is_read_like_a_client_s_words(gateway: Gateway) 
     made = await make(gateway)
     data = await export(gateway, made["id"])
     status, answer = await take(
-        gateway, rewritten(data, held__content={"messages": [{"role": "<|x|>", "content": ""}]})
+        gateway, rewritten(data, content=b'{"messages": [{"role": "<|x|>", "content": ""}]}')
     )
     assert (status, answer["error"]["param"]) == (400, "messages[0].role")
+
+
+async def test_a_file_says_no_more_of_itself_than_a_request_may(start: Start) -> None:
+    """A byte of it can be worth seventy in memory: nothing is made of one that is too long, and nothing waits meanwhile."""
+    gateway = await start(limits={"max_body": 20_000})
+    data = await export(gateway, (await make(gateway))["id"])
+    assert (await take(gateway, data))[0] == 200
+    status, answer = await take(gateway, rewritten(data, content=b'{"messages": [' + b"{}," * 8000 + b"{}]}"))
+    assert (status, answer["error"]["message"]) == (
+        400,
+        "This file cannot be imported: its manifest is too long.",
+    )
 
 
 async def test_pages_of_other_tokens_are_refused(gateway: Gateway) -> None:
@@ -284,4 +294,4 @@ async def test_an_engine_that_starts_meanwhile_takes_nothing_away(
 
 def test_a_manifest_is_what_it_was() -> None:
     names = [field.name for field in msgspec.structs.fields(Manifest)]
-    assert names == ["model", "model_digest", "held"]
+    assert names == ["model", "model_digest", "content", "tokens"]
