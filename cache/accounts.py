@@ -36,13 +36,14 @@ class Account:
 
     `pages` stand in its roots; of these `idle` are held by nobody else and not pinned, `pinned` lie on the path to a hard
     pin. `reserved` are promised to pins still to be made. `quota`, `floor` and `pins` are its limits, `granted` what of
-    them nobody else can pin or be promised.
+    them nobody else can pin or be promised. `pins` is its share, or what was pinned when that became less.
     """
 
     tenant: str
     quota: int
     floor: int
     pins: int
+    pin_share: int = 0
     granted: int = 0
     pages: int = 0
     idle: int = 0
@@ -78,6 +79,7 @@ class Accounts:
     def __init__(self, limits: Limits, pages: int, longest: int = 0) -> None:
         self._limits = limits
         self._pages = pages
+        self._longest = longest
         self._room = pages - longest  # for pins and floors
         self._by_tenant: dict[str, Account] = {}
         self.floored: list[Account] = []
@@ -100,7 +102,8 @@ class Accounts:
     def of(self, tenant: str) -> Account:
         account = self._by_tenant.get(tenant)
         if account is None:
-            account = self._by_tenant[tenant] = self._open(tenant)
+            account = self._by_tenant[tenant] = Account(tenant, 0, 0, 0)
+            self._limit(account)
             if account.floor:
                 self.floored.append(account)
         return account
@@ -108,14 +111,44 @@ class Accounts:
     def find(self, tenant: str) -> Account | None:
         return self._by_tenant.get(tenant)
 
-    def _open(self, tenant: str) -> Account:
-        limits = self._limits.tenants.get(tenant)
-        named = limits is not None
-        limits = limits or self._limits.others
+    def limits_of(self, tenant: str) -> TenantLimits:
+        return self._limits.tenants.get(tenant, self._limits.others)
+
+    def change(self, limits: Limits) -> None:
+        """From now on these. What a tenant has above its quota goes when room is needed, and what it has pinned above its share
+        stays as long as it is pinned. Raises ValueError, and changes nothing, where too much is promised or pinned."""
+        changed = Accounts(limits, self._pages, self._longest)
+        for account in self:
+            if account.tenant in limits.tenants:
+                changed.of(account.tenant).pinned = account.pinned + account.reserved
+        strangers = [account for account in self if account.tenant not in limits.tenants]
+        pinned = sum(account.pinned + account.reserved for account in strangers)
+        if pinned and changed._committed() + pinned > self._room:
+            raise ValueError(
+                f"the {pinned} pages that other tenants have pinned leave no room for what is promised to the named: unpin "
+                "some, or lower their shares"
+            )
+        self._limits = limits
+        for account in strangers:
+            account.granted = 0
+        for tenant in limits.tenants:
+            self._limit(self.of(tenant))
+        for account in strangers:
+            self._limit(account)
+        self.floored = [account for account in self if account.floor]
+        self.over = {account for account in self if account.pages > account.quota}
+
+    def _limit(self, account: Account) -> None:
+        """Let it have what the limits say. Those that are not named get what is left."""
+        limits = self.limits_of(account.tenant)
         quota, floor, pins = (int(share * self._pages) for share in (limits.quota, limits.floor, limits.pins))
-        if not named:
-            floor = max(0, min(floor, self._room - self._committed()))
-        return Account(tenant, quota, floor, pins, granted=max(floor, pins) if named else floor)
+        if account.tenant not in self._limits.tenants:
+            floor = max(0, min(floor, self._room - self._committed() + account.committed))
+            account.granted = floor
+        else:
+            account.granted = max(floor, pins)
+        account.quota, account.floor, account.pin_share = quota, floor, pins
+        account.pins = max(pins, account.pinned + account.reserved)
 
     # ---- pages -------------------------------------------------------------------------------------------------------
 
@@ -150,7 +183,7 @@ class Accounts:
         left = self.left(account)
         if pages > left:
             raise PinsExhausted(
-                f"{pages} pages cannot be pinned: {left} are left of the {account.pins} this tenant may pin"
+                f"{pages} pages cannot be pinned: {left} are left of the {account.pin_share} this tenant may pin"
             )
 
     def unreserve(self, account: Account, pages: int) -> None:
@@ -159,7 +192,7 @@ class Accounts:
 
     def left(self, account: Account) -> int:
         """How many more pages a tenant can pin: of its own share, and of what pins and floors can have together."""
-        own = account.pins - account.pinned - account.reserved
+        own = account.pin_share - account.pinned - account.reserved
         spare = account.committed - account.pinned - account.reserved
         return max(0, min(own, spare + self._room - self._committed()))
 

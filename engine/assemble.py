@@ -49,6 +49,7 @@ def assemble(config: EngineConfig, *, compiler: MakeCompiler | None = None) -> E
         config,
         info,
         runner.memory,
+        limits=cache.accounts.limits_of,
         recompute=lambda before, positions: calibration.seconds(before + positions, before) or math.inf,
         clock=time.monotonic,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cache.accounts import Account, PinsExhausted
+from cache.accounts import Account, Limits, PinsExhausted
 from cache.entries import EntryView
 from cache.flushing import Flushed
 from cache.prefix_cache import PrefixCache
@@ -27,8 +27,10 @@ from .request import (
     FlushCache,
     FlushReport,
     ImportPages,
+    LimitsReport,
     LookUp,
     LookUpReport,
+    SetLimits,
     TenantCache,
 )
 from .scheduler import Scheduler
@@ -52,21 +54,21 @@ class CacheDesk:
 
     def answer(self, question: CacheQuestion) -> CacheAnswer | None:
         """None if it will be in the reports of `moves`, when it is done."""
+        answer: CacheAnswer | None = None
         match question:
-            case ExportPages():
-                self._moves.export(question)
-                return None
-            case ImportPages():
-                self._moves.take_in(question)
-                return None
+            case ExportPages() | ImportPages():
+                self._moves.transfer(question)
             case FlushCache():
-                return self._flush(question)
+                answer = self._flush(question)
             case LookUp():
-                return self._look_up(question)
+                answer = self._look_up(question)
             case AskEntry():
-                return self._entry(question)
+                answer = self._entry(question)
             case AskCache():
-                return self._report(question)
+                answer = self._report(question)
+            case SetLimits():
+                answer = self._set_limits(question)
+        return answer
 
     def _flush(self, question: FlushCache) -> FlushReport:
         scope, dry_run = question.scope, question.dry_run
@@ -135,6 +137,15 @@ class CacheDesk:
         strangers = below - {account.tenant for account in accounts}
         tenants += [self._stranger(tenant) for tenant in sorted(strangers) if wanted in (None, tenant)]
         return CacheReport(query_id=question.query_id, tenants=tuple(tenants))
+
+    def _set_limits(self, question: SetLimits) -> LimitsReport:
+        try:
+            self._cache.accounts.change(Limits(question.tenants, question.others))
+        except ValueError as refused:
+            return LimitsReport(question.query_id, str(refused))
+        self._moves.limits_changed()
+        self._scheduler.look_again()
+        return LimitsReport(question.query_id)
 
     def _tenant(self, account: Account) -> TenantCache:
         return TenantCache(

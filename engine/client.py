@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from cache.lease import FlushScope, Lease, Tier
+from cache.lease import FlushScope, Lease, TenantLimits, Tier
 from grammar.spec import Grammar
 
 from .backlog import Place, QueueState
@@ -214,6 +214,11 @@ class EngineClient(Protocol):
 
     async def cache_report(self, tenant: str | None = None) -> CacheReport:
         """What is cached, for one tenant or for all. Raises EngineUnavailable."""
+        ...
+
+    async def set_limits(self, tenants: Mapping[str, TenantLimits], others: TenantLimits) -> str | None:
+        """What tenants may have and are promised from now on, also of an engine that is started again. None if that is so, or
+        why it cannot be. Raises EngineUnavailable."""
         ...
 
     async def export_pages(

@@ -28,6 +28,7 @@ from .request import (
     LookUp,
     RequestFailed,
     SetFailpoint,
+    SetLimits,
     Shutdown,
     StateReport,
     StepOutput,
@@ -89,7 +90,9 @@ class EngineLoop:
                     self._unsent.append(self._report(message.query_id))
                 case CheckGrammar():
                     self._engine.check_grammar(message.query_id, message.grammar)
-                case FlushCache() | LookUp() | AskEntry() | AskCache() | ExportPages() | ImportPages():
+                case FlushCache() | LookUp() | AskEntry() | AskCache() | SetLimits():
+                    self._ask(message)
+                case ExportPages() | ImportPages():
                     self._ask(message)
                 case LeaseTip():
                     self._engine.lease_tip(message.request_id, message.lease)

@@ -136,13 +136,12 @@ class PageMoves:
 
     # ---- files -------------------------------------------------------------------------------------------------------
 
-    def export(self, ask: ExportPages) -> None:
+    def transfer(self, ask: ExportPages | ImportPages) -> None:
         """Answered in one of the next reports."""
-        self._transfers.export(ask)
-
-    def take_in(self, ask: ImportPages) -> None:
-        """Answered in one of the next reports."""
-        self._transfers.take_in(ask)
+        if isinstance(ask, ExportPages):
+            self._transfers.export(ask)
+        else:
+            self._transfers.take_in(ask)
 
     def drop_import(self, entry_id: str) -> None:
         """The entry that a file is to become is not wanted any more."""
@@ -208,6 +207,12 @@ class PageMoves:
         """Seconds it takes to bring so many tokens up."""
         costs, size = self._tiers.costs, self._cache.page_size
         return (host + disk) // size * costs.host_page + disk // size * costs.disk_page
+
+    def limits_changed(self) -> None:
+        """What tenants may have in a tier is other than before."""
+        self._tiers.host.index.limits_changed()
+        if self._tiers.disk is not None:
+            self._tiers.disk.index.limits_changed()
 
     # ---- flush -------------------------------------------------------------------------------------------------------
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from cache.lease import FlushScope, Lease, Tier
+from msgspec import structs
+
+from cache.lease import FlushScope, Lease, TenantLimits, Tier
 from grammar.spec import Grammar
 
 from .backlog import Backlog, Place, QueueLimits, QueueState
@@ -39,9 +41,11 @@ from .request import (
     GrammarReport,
     ImportPages,
     LeaseTip,
+    LimitsReport,
     LookUp,
     LookUpReport,
     SetFailpoint,
+    SetLimits,
     StateReport,
     StepOutput,
     Submit,
@@ -78,7 +82,7 @@ class EngineProcess:
         watchdog: Watchdog | None = None,
         restarts: RestartPolicy | None = None,
     ) -> None:
-        self._test_mode = config.test_mode
+        self._config = config
         self._supervisor = Supervisor(
             config,
             watchdog or Watchdog(),
@@ -178,7 +182,7 @@ class EngineProcess:
 
     def set_failpoint(self, spec: str) -> None:
         """Raises BadRequest outside test mode and for a spec that is none."""
-        if not self._test_mode:
+        if not self._config.test_mode:
             raise BadRequest("failpoints exist in test mode only")
         check_failpoint(spec)
         self._command(SetFailpoint(spec))
@@ -209,6 +213,15 @@ class EngineProcess:
     async def cache_report(self, tenant: str | None = None) -> CacheReport:
         report: CacheReport = await self._ask(lambda number: AskCache(number, tenant), STATE_TIMEOUT)
         return report
+
+    async def set_limits(self, tenants: Mapping[str, TenantLimits], others: TenantLimits) -> str | None:
+        report: LimitsReport = await self._ask(
+            lambda number: SetLimits(number, dict(tenants), others), STATE_TIMEOUT
+        )
+        if report.error is None:
+            self._config = structs.replace(self._config, tenants=dict(tenants), other_tenants=others)
+            self._supervisor.reconfigure(self._config)
+        return report.error
 
     async def export_pages(
         self, path: str, prompt: list[int], *, namespace: bytes, adapter: bytes = b""
@@ -265,6 +278,7 @@ class EngineProcess:
                 | EntryReport()
                 | CacheReport()
                 | TransferReport()
+                | LimitsReport()
             ):
                 answer = self._questions.get(message.query_id)
                 if answer is not None and not answer.done():

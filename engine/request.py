@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from cache.lease import CachePolicy, EvictionCause, FlushScope, Lease, Tier
+from cache.lease import CachePolicy, EvictionCause, FlushScope, Lease, TenantLimits, Tier
 from grammar.spec import BackendName, Grammar
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -359,11 +359,19 @@ class ImportPages(msgspec.Struct, frozen=True, tag="import_pages"):
     adapter: bytes = b""
 
 
+class SetLimits(msgspec.Struct, frozen=True, tag="set_limits"):
+    """What tenants may have and are promised, by name and all others, from now on. Answered by LimitsReport."""
+
+    query_id: int
+    tenants: dict[str, TenantLimits]
+    others: TenantLimits
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """End now. The client has drained what it wanted drained."""
 
 
-CacheQuestion = FlushCache | LookUp | AskEntry | AskCache | ExportPages | ImportPages
+CacheQuestion = FlushCache | LookUp | AskEntry | AskCache | ExportPages | ImportPages | SetLimits
 ToEngine = Submit | Abort | AskState | CheckGrammar | SetFailpoint | CacheQuestion | LeaseTip | Shutdown
 
 # ---- engine to client ------------------------------------------------------------------------------------------------
@@ -506,6 +514,13 @@ class TransferReport(msgspec.Struct, frozen=True, kw_only=True, tag="transfer_re
     error: str | None = None
 
 
+class LimitsReport(msgspec.Struct, frozen=True, tag="limits_report"):
+    """With `error`, one line, the limits are what they were."""
+
+    query_id: int
+    error: str | None = None
+
+
 class StateReport(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
     """An answer to `AskState`: exact, recomputed from the structures themselves rather than from counters."""
 
@@ -528,5 +543,5 @@ class StartFailed(msgspec.Struct, frozen=True, tag="start_failed"):
     permanent: bool
 
 
-CacheAnswer = FlushReport | LookUpReport | EntryReport | CacheReport | TransferReport
+CacheAnswer = FlushReport | LookUpReport | EntryReport | CacheReport | TransferReport | LimitsReport
 ToClient = EngineInfo | StepOutput | StateReport | GrammarReport | CacheAnswer | StartFailed

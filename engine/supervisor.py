@@ -78,6 +78,10 @@ class Supervisor:
         if self._task is not None:
             await self._task
 
+    def reconfigure(self, config: EngineConfig) -> None:
+        """What the next engine is started with."""
+        self._config = config
+
     @property
     def health(self) -> EngineHealth:
         life = self._life

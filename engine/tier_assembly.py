@@ -66,7 +66,13 @@ def page_kind(info: RunnerInfo) -> PageKind:
 
 
 def assemble_tiers(
-    config: EngineConfig, info: RunnerInfo, memory: PageMemory, *, recompute: Recompute, clock: Clock
+    config: EngineConfig,
+    info: RunnerInfo,
+    memory: PageMemory,
+    *,
+    limits: Callable[[str], TenantLimits],
+    recompute: Recompute,
+    clock: Clock,
 ) -> Tiers | None:
     """None if nothing is configured below the device. Before the runner has computed anything: its pages are written to.
     Raises StartError."""
@@ -83,9 +89,6 @@ def assemble_tiers(
         page_size=info.page_size,
         recompute=recompute,
     )
-
-    def limits(tenant: str) -> TenantLimits:
-        return config.tenants.get(tenant, config.other_tenants)
 
     host = HostTier(slots, limits=limits, clock=clock)
     if config.cache_dir is None:

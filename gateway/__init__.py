@@ -2,7 +2,7 @@
 
 Coming up        `__main__` (command line) · `serve` · `options`, `config`, `key_file`, `tenants` · `start_plan`
                  · `app` (composition root) · `server` (socket, signals, drain) · `lifecycle` · `connection`
-Around requests  `routes` · `middleware` (id, log line, errors, deadline) · `auth`, `key_store`, `key_watch`
+Around requests  `routes` · `middleware` (id, log line, errors, deadline) · `auth`, `key_store`, `key_watch`, `tenants`, `tenant_file`
                  · `browsers` (Host, Origin, CORS) · `caller` · `errors` · `log` · `body` · `sse`
 On the way down  `openai/` (wire models and handlers) · `conversation`, `turns` (one answer, in nobody's dialect)
                  · `prompts`, `text_threads` (tokenising off the loop) · `splicing`, `known_ids`, `spoken` (the ids of the turn

@@ -9,13 +9,12 @@ from collections.abc import AsyncIterator, Callable
 
 from aiohttp import web
 
+from .file_stamp import Stamp, stamp
 from .key_store import KeyStore, KeyStoreError, StoredKey
 from .log import faults
 
 INTERVAL = 1.0
 """Seconds between two looks at the file; with the reading a change counts within two."""
-
-_Stamp = tuple[int, int, int]
 
 
 class KeyWatch:
@@ -30,7 +29,7 @@ class KeyWatch:
         self._store = store
         self._clock = clock
         self._keys: dict[bytes, StoredKey] = {}
-        self._seen: _Stamp | None = None
+        self._seen: Stamp | None = None
 
     def find(self, digest: bytes) -> StoredKey | None:
         """The key of this digest, if it may be used now."""
@@ -66,17 +65,10 @@ class KeyWatch:
                     faults.error("%s: the keys stay as they were", error)
 
     def _look(self) -> None:
-        if self._stamp() != self._seen:
+        if stamp(self._store.path) != self._seen:
             self._load()
 
     def _load(self) -> None:
-        stamp = self._stamp()  # before reading: what changes meanwhile is seen the next time
+        seen = stamp(self._store.path)
         self._keys = {bytes.fromhex(key.digest): key for key in self._store.read()}
-        self._seen = stamp
-
-    def _stamp(self) -> _Stamp | None:
-        try:
-            status = self._store.path.stat()
-        except OSError:
-            return None
-        return (status.st_mtime_ns, status.st_size, status.st_ino)
+        self._seen = seen

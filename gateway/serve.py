@@ -34,6 +34,7 @@ from .pull import pull
 from .reply_format import UnknownFormat, reply_format
 from .server import Stop, check_exposed, run, spare_the_collector
 from .start_plan import Standing, start_plan
+from .tenant_file import TenantFile
 from .tenants import Tenants
 from .tokenizer import Tokenizer, TokenizerError
 from .tools.family import Family
@@ -62,7 +63,8 @@ async def serve(
     """Serve until told to stop; the exit status. Raises StartError for whatever the operator has to change."""
     http = with_key_store(with_file_keys(http), models.store)
     check_exposed(http)
-    tenants = Tenants() if caching.tenants is None else Tenants.read(caching.tenants)
+    file = None if caching.tenants is None else TenantFile(caching.tenants)
+    tenants = Tenants() if file is None else file.tenants
     model = await asyncio.to_thread(open_model, reference, models, engine)
     config = engine_config(model.served, engine, caching, tenants, models.store)
     process = EngineProcess(config, limits=queue_limits(limits))
@@ -81,7 +83,7 @@ async def serve(
             store=kept.store,
             namespaces=kept.namespaces,
             ledger=_ledger(caching),
-            contexts=(start.context,),
+            contexts=(start.context, *(() if file is None else (file.followed_by(process),))),
         )
         await run(app, http, limits, started=_announce(model.served), stop=stop)
     if start.error is not None:

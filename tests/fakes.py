@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from cache.lease import TIERS, FlushScope, Lease, Tier
+from cache.lease import TIERS, FlushScope, Lease, TenantLimits, Tier
 from engine.backlog import Backlog, Place, QueueLimits, QueueState
 from engine.batch import NO_MASKS, Masks, Plan, PlannedRow, RowResult, StepResult
 from engine.client import EngineHealth, EngineStatus, RequestStream
@@ -119,6 +119,9 @@ class FakeEngine:
         self.imported: list[ImportPages] = []
         self.entry_error: tuple[FailureKind, str] | None = None
         """What changes and moves of entries are refused with."""
+        self.limits: tuple[dict[str, TenantLimits], TenantLimits] | None = None
+        self.limits_error: str | None = None
+        """What other limits are refused with."""
         self.found = LookUpReport(query_id=0)
         self.cache_counters = CacheCounters()
         self.status: EngineStatus = "ready"
@@ -269,6 +272,12 @@ class FakeEngine:
             if tenant in (None, each.tenant)
         ]
         return CacheReport(query_id=0, tenants=tuple(owners))
+
+    async def set_limits(self, tenants: Mapping[str, TenantLimits], others: TenantLimits) -> str | None:
+        self._check_ready()
+        if self.limits_error is None:
+            self.limits = (dict(tenants), others)
+        return self.limits_error
 
     async def export_pages(
         self, path: str, prompt: list[int], *, namespace: bytes, adapter: bytes = b""

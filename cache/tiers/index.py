@@ -246,6 +246,10 @@ class TierIndex:
                 heapq.heappush(self._ages, (page.used + page.meta.max_age, self._pushes, page))
         return found
 
+    def limits_changed(self) -> None:
+        """What tenants may have is other than before: see who is above it now. Linear in the tenants."""
+        self._over = {name for name, count in self.tenants.items() if count > self._quota(name)}
+
     # ---- what goes first ---------------------------------------------------------------------------------------------
 
     def victim(self, payer: str, rank: Rank) -> TierPage | None:
@@ -324,10 +328,13 @@ class TierIndex:
         if not self.tenants[tenant]:
             del self.tenants[tenant]
             self._orders.pop(tenant, None)
-        if self.tenants[tenant] > int(self._limits(tenant).quota * self.capacity):
+        if self.tenants[tenant] > self._quota(tenant):
             self._over.add(tenant)
         else:
             self._over.discard(tenant)
+
+    def _quota(self, tenant: str) -> int:
+        return int(self._limits(tenant).quota * self.capacity)
 
     # ---- truth -------------------------------------------------------------------------------------------------------
 
@@ -352,7 +359,5 @@ class TierIndex:
                     assert id(page) in current, "an idle leaf cannot go"
         assert tenants == self.tenants, "a tenant's count"
         assert self.count == sum(tenants.values()) <= self.capacity, "more pages than there is room for"
-        over = {
-            name for name, count in tenants.items() if count > int(self._limits(name).quota * self.capacity)
-        }
+        over = {name for name, count in tenants.items() if count > self._quota(name)}
         assert over == self._over, "who is over its quota"

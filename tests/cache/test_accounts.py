@@ -85,3 +85,49 @@ def test_a_floor_spares_idle_pages_up_to_it() -> None:
         assert book.spared_from(None) == a.spared == spared
     a.pages = a.idle = 20
     assert book.spared_from(a) == 0, "nobody is spared from itself"
+
+
+def test_other_limits_count_at_once() -> None:
+    whole = accounts(a=TenantLimits(quota=0.7, floor=0.25, pins=0.1))
+    a, other = whole.of("a"), whole.of("x")
+    whole.charge(a, 40)
+    whole.change(
+        Limits({"a": TenantLimits(quota=0.3), "b": TenantLimits(floor=0.5)}, TenantLimits(quota=0.2))
+    )
+    assert (a.quota, a.floor, a.pin_share) == (30, 0, int(TenantLimits().pins * 100))
+    assert whole.over == {a}
+    assert (other.quota, other.floor) == (20, 0)
+    assert whole.floored == [whole.of("b")]
+    assert whole.limits_of("y") == TenantLimits(quota=0.2)
+    whole.change(Limits({}, TenantLimits(floor=0.8)))
+    assert whole.over == set()
+    assert sum(account.floor for account in whole) == 90, "the longest sequence has room"
+
+
+def test_what_is_pinned_above_a_lowered_share_stays_and_no_more_is_added() -> None:
+    whole = accounts(a=TenantLimits(pins=0.5))
+    a = whole.of("a")
+    whole.reserve(a, 30)
+    whole.change(Limits({"a": TenantLimits(pins=0.2)}))
+    assert a.pinned + a.reserved <= a.pins
+    assert whole.left(a) == 0
+    whole.unreserve(a, 15)
+    assert whole.left(a) == 5
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        (Limits({"b": TenantLimits(floor=0.95)}), "take up to 95 of 100 pages"),
+        (Limits({"b": TenantLimits(floor=0.7)}), "30 pages that other tenants have pinned"),
+        (Limits({"b": TenantLimits(pins=2.0)}), "pins of b is a share"),
+    ],
+)
+def test_limits_that_cannot_be_kept_change_nothing(limits: Limits, words: str) -> None:
+    whole = accounts(a=TenantLimits(pins=0.5))
+    whole.reserve(whole.of("a"), 30)
+    before = [(each.tenant, each.quota, each.floor, each.pins, each.granted) for each in whole]
+    with pytest.raises(ValueError, match=words):
+        whole.change(limits)
+    assert [(each.tenant, each.quota, each.floor, each.pins, each.granted) for each in whole] == before
+    assert whole.find("b") is None

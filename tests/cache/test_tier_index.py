@@ -96,6 +96,20 @@ def test_who_is_over_its_quota_pays_first_and_nobody_falls_below_a_floor() -> No
     assert drain(index, "quiet") == quiet, "its own it may push out"
 
 
+def test_who_is_above_its_quota_is_told_anew_when_limits_change() -> None:
+    quotas = {"a": 1.0, "b": 1.0}
+    index = TierIndex(8, limits=lambda tenant: TenantLimits(quota=quotas[tenant]), clock=ManualClock())
+    pages = {
+        name: [put(index, path_of([n, n], root=name.encode(), tenant=name)[0]) for n in range(4)]
+        for name in "ab"
+    }
+    assert index.victim("b", Rank.ONCE) is pages["a"][0], "used first"
+    quotas["b"] = 0.25
+    index.limits_changed()
+    index.check()
+    assert index.victim("a", Rank.ONCE) is pages["b"][0]
+
+
 @pytest.mark.parametrize("payer", ["greedy", "other"])
 def test_pages_that_are_still_written_cannot_pay_for_their_tenants_quota(payer: str) -> None:
     """A burst of them may be above it before the first one is there."""

@@ -333,6 +333,19 @@ async def test_an_engine_that_dies_while_it_compiles_ends_what_waits_for_that() 
 # ---- the child dies, freezes, hangs ----------------------------------------------------------------------------------
 
 
+async def test_limits_that_were_changed_outlive_the_engine() -> None:
+    async with running() as engine:
+        refused = await engine.set_limits({}, TenantLimits(pins=2.0))
+        assert "pins of others is a share" in (refused or "")
+        assert await engine.set_limits({"t": TenantLimits(pins=0.0)}, TenantLimits()) is None
+        os.kill(pid_of(engine), signal.SIGKILL)
+        while engine.health.restarts == 0 or engine.health.status != "ready":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        entry = EntrySpec(entry_id="e", tokens=4, lease=Lease(ttl=9.0, pin="hard"))
+        pinned = structs.replace(request("p", tenant="t"), cache=CachePolicy(entries=(entry,)))
+        assert isinstance(await failure_of(tokens_of(submit(engine, pinned))), PinsExhausted)
+
+
 async def test_a_killed_engine_fails_its_streams_at_once_and_comes_back() -> None:
     async with running() as engine:
         streams = [submit(engine, request(f"r{number}", ENDLESS)) for number in range(8)]

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cache.lease import CachePolicy, EntrySpec, FlushScope, Lease, Tier
+from cache.lease import CachePolicy, EntrySpec, FlushScope, Lease, TenantLimits, Tier
 from engine import load_costs
 from engine.config import EngineConfig, HashModelConfig
-from engine.errors import StartError
+from engine.errors import PinsExhausted, StartError
 from engine.hash_model import reference
 from engine.llm import LLM
 from engine.load_costs import always_dear
@@ -29,9 +29,11 @@ from engine.request import (
     FlushReport,
     GenerationRequest,
     ImportPages,
+    LimitsReport,
     LookUp,
     LookUpReport,
     SamplingParams,
+    SetLimits,
     TransferReport,
 )
 
@@ -401,6 +403,29 @@ def test_bytes_are_reported_by_tenant_and_tier(disk: dict[str, Any]) -> None:
         report = one.ask(lambda number: AskCache(number, "a"))
         assert isinstance(report, CacheReport)
         assert [tenant.bytes["disk"] > 0 for tenant in report.tenants] == [True], "from before the restart"
+
+
+def test_limits_may_change_while_an_engine_runs(disk: dict[str, Any]) -> None:
+    pinned = CachePolicy(entries=(EntrySpec(entry_id="e", tokens=PREFIX, lease=Lease(ttl=9.0, pin="hard")),))
+    with served(**disk) as one:
+        for last in range(4):
+            one.say(1, last, tenant="a")
+        one.crowd_out()
+        report = one.ask(
+            lambda number: SetLimits(number, {"a": TenantLimits(quota=0.02)}, TenantLimits(pins=0))
+        )
+        assert report == LimitsReport(report.query_id)
+        one.check()
+        assert one.engine._scheduler.cache.accounts.of("a").quota < 10
+        report = one.ask(lambda number: SetLimits(number, {"a": TenantLimits(floor=1.0)}, TenantLimits()))
+        assert isinstance(report, LimitsReport)
+        assert "a sequence of maximum length needs" in (report.error or "")
+        assert one.engine._scheduler.cache.accounts.of("a").floor == 0
+        request = GenerationRequest(
+            request_id="p", prompt=prompt_of(2), sampling=SamplingParams(max_tokens=1), cache=pinned
+        )
+        (completion,) = one.llm.answer([request])
+        assert isinstance(completion.error, PinsExhausted), "others may pin nothing now"
 
 
 def test_a_disk_that_fails_costs_time_and_nothing_else(
