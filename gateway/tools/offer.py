@@ -23,6 +23,7 @@ from ..structured.shapes import Shapes
 from ..structured.source import Source
 from ..structured.wishes import GrammarWish
 from .definitions import CustomTool, FunctionTool, Tool
+from .dialects import CHAT, ToolDialect
 from .render import tool_prompt
 
 MAX_TOOLS = 128
@@ -60,7 +61,7 @@ class Offers:
         self._example = example
         self._kept: Kept[bytes, Offer] = Kept(most=MAX_KEPT, most_bytes=MAX_KEPT_BYTES)
 
-    async def read(self, value: object) -> Offer:
+    async def read(self, value: object, dialect: ToolDialect = CHAT) -> Offer:
         """No tools for None. Raises InvalidRequest with the path of the first thing that is wrong."""
         if value is None:
             return NO_OFFER
@@ -69,31 +70,31 @@ class Offers:
             text = orjson.dumps(items)  # keeps the order of keys, which is that of the arguments
         except orjson.JSONEncodeError:
             raise InvalidRequest("Invalid 'tools': nested too deeply.", param="tools") from None
-        digest = hashlib.sha256(text).digest()
+        digest = hashlib.sha256(dialect.name.encode() + text).digest()
         offer = self._kept.get(digest)
         if offer is None:
-            offer = await self._read(items, digest, len(text))
+            offer = await self._read(items, dialect, digest, len(text))
             self._kept.put(digest, offer, offer.nbytes)
         return offer
 
-    async def _read(self, items: list[object], digest: bytes, nbytes: int) -> Offer:
+    async def _read(self, items: list[object], dialect: ToolDialect, digest: bytes, nbytes: int) -> Offer:
         tools: list[Tool] = []
         audited: dict[str, Audited] = {}
         sources: dict[str, Source] = {}
         for i, item in enumerate(items):
-            kind, given, at = _given(item, f"tools[{i}]")
+            kind, given, at = dialect.given(item, f"tools[{i}]")
             name = _name(given.get("name"), f"{at}.name")
             if name in sources:
                 raise InvalidRequest(
                     f"Invalid 'tools': more than one of them is named '{name}'.", param=f"{at}.name"
                 )
-            sources[name] = _source(kind, name, at)
+            sources[name] = _source(kind, name, at, dialect)
             if kind == "custom":
-                custom = _custom(name, given, at)
+                custom = _custom(name, given, at, dialect)
                 await self._shapes.shape(GrammarWish(sources[name], custom.input))
                 tools.append(custom)
                 continue
-            tool, audited[name] = await self._function(name, given, at, sources[name])
+            tool, audited[name] = await self._function(name, _renamed(given, dialect), at, sources[name])
             tools.append(tool)
         prompt = await self._shapes.threads.run(lambda: tool_prompt(tools, self._example))
         return Offer(tuple(tools), audited, sources, prompt, digest, nbytes)
@@ -148,26 +149,16 @@ def _items(value: object) -> list[object]:
     return value
 
 
-def _given(item: object, at: str) -> tuple[str, dict[str, Any], str]:
-    """What `{"type": kind, kind: {…}}` says, and where."""
-    if not isinstance(item, dict):
-        raise wrong_type(at, "an object", item)
-    kind = item.get("type")
-    if kind is None:
-        raise missing(f"{at}.type")
-    if kind not in ("function", "custom"):
-        raise InvalidRequest(
-            f"Invalid value: '{str(kind)[:50]}'. Supported values are: 'function' and 'custom'.",
-            param=f"{at}.type",
-        )
-    _no_others(item, at, {"type", kind})
-    return kind, _object(item.get(kind), f"{at}.{kind}"), f"{at}.{kind}"
-
-
-def _source(kind: str, name: str, at: str) -> Source:
+def _source(kind: str, name: str, at: str, dialect: ToolDialect) -> Source:
     if kind == "custom":
         return Source(f"{at}.format", f"grammar for custom tool '{name}'")
-    return Source(f"{at}.parameters", f"schema for function '{name}'", code="invalid_function_parameters")
+    return Source(
+        f"{at}.{dialect.schema}", f"schema for function '{name}'", code="invalid_function_parameters"
+    )
+
+
+def _renamed(given: dict[str, Any], dialect: ToolDialect) -> dict[str, Any]:
+    return {"parameters" if key == dialect.schema else key: value for key, value in given.items()}
 
 
 def _name(name: object, at: str) -> str:
@@ -215,13 +206,15 @@ def _check_items(schema: Mapping[str, object], source: Source) -> None:
         raise source.refused(violation) from None
 
 
-def _custom(name: str, given: Mapping[str, object], at: str) -> CustomTool:
+def _custom(name: str, given: Mapping[str, object], at: str, dialect: ToolDialect) -> CustomTool:
     _no_others(given, at, {"name", "description", "format"})
-    return CustomTool(name, _description(given, at), _input(given.get("format"), f"{at}.format"))
+    form = _input(given.get("format"), f"{at}.format", nested=dialect.nested_grammar)
+    return CustomTool(name, _description(given, at), form)
 
 
-def _input(value: object, at: str) -> FreeText | Lark | Regex:
-    """`{"type": "text"}`, or `{"type": "grammar", "grammar": {"syntax": …, "definition": …}}`; text if absent."""
+def _input(value: object, at: str, *, nested: bool) -> FreeText | Lark | Regex:
+    """`{"type": "text"}`, or `{"type": "grammar", "grammar": {"syntax": …, "definition": …}}`, the inner object `nested` or
+    not; text if absent."""
     if value is None:
         return FreeText()
     form = _object(value, at)
@@ -231,16 +224,19 @@ def _input(value: object, at: str) -> FreeText | Lark | Regex:
         return FreeText()
     if kind != "grammar":
         raise _not_one_of(kind, ("text", "grammar"), f"{at}.type")
-    _no_others(form, at, {"type", "grammar"})
-    grammar = _object(form.get("grammar"), f"{at}.grammar")
-    _no_others(grammar, f"{at}.grammar", {"syntax", "definition"})
+    if nested:
+        _no_others(form, at, {"type", "grammar"})
+        grammar, at = _object(form.get("grammar"), f"{at}.grammar"), f"{at}.grammar"
+    else:
+        grammar = {key: given for key, given in form.items() if key != "type"}
+    _no_others(grammar, at, {"syntax", "definition"})
     definition = grammar.get("definition")
     if not isinstance(definition, str):
-        at = f"{at}.grammar.definition"
+        at = f"{at}.definition"
         raise missing(at) if definition is None else wrong_type(at, "a string", definition)
     syntax = grammar.get("syntax")
     if syntax not in ("lark", "regex"):
-        raise _not_one_of(syntax, ("lark", "regex"), f"{at}.grammar.syntax")
+        raise _not_one_of(syntax, ("lark", "regex"), f"{at}.syntax")
     return Lark(definition) if syntax == "lark" else Regex(definition)
 
 
