@@ -13,6 +13,7 @@ import torch
 from .machine import Machine
 from .native.build import BuildError, build
 from .native.kernels import NativeLibrary
+from .native.prebuilt import prebuilt
 
 
 def probe() -> Machine:
@@ -27,10 +28,10 @@ def _device() -> str:
 
 
 def _native_error() -> str | None:
-    """Built afresh, so that a compiler that has gone since the first run is noticed."""
+    """Built afresh unless they came built, so that a compiler that has gone since the first run is noticed."""
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            NativeLibrary(build(Path(scratch)), threads=1)
+            NativeLibrary(prebuilt() or build(Path(scratch)), threads=1)
         except (BuildError, OSError) as error:
             return str(error)
     return None

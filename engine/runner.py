@@ -32,6 +32,7 @@ from .models.rope import Rotations
 from .native.build import BuildError, NoPlace, build
 from .native.kernels import NativeLibrary
 from .native.layers import NativeLayers
+from .native.prebuilt import prebuilt
 from .private_directory import PrivateDirectory
 from .request import TokenLogprob
 from .sampler import NOT_FINITE, Sampler
@@ -252,7 +253,10 @@ def _invariant(
 
 
 def _native_library(config: EngineConfig) -> NativeLibrary:
-    """Built into the cache once; where there is none that can be written to, built for this process alone."""
+    """One that came with this installation, or else built into the cache once; where there is none that can be written to,
+    built for this process alone."""
+    if (ready := prebuilt()) is not None:
+        return NativeLibrary(ready, threads=_threads(config))
     try:
         return NativeLibrary(build(_native_cache(config)), threads=_threads(config))
     except NoPlace:

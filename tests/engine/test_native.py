@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,10 @@ from engine.kv_pool import LayerPages
 from engine.layers import TorchLayers
 from engine.models.rope import Rotations
 from engine.native import build
+from engine.native import prebuilt as prebuilding
 from engine.native.kernels import NativeLibrary
 from engine.native.layers import NativeLayers
+from engine.native.prebuilt import LEVELS, prebuilt
 from engine.step_inputs import StepInputs, step_inputs
 from tests.plans import make_sequence
 
@@ -305,3 +308,51 @@ def test_helpers_end_with_their_library(tmp_path_factory: pytest.TempPathFactory
 
 def threads_now() -> set[str]:
     return {path.name for path in Path("/proc/self/task").iterdir()}
+
+
+# ---- built beforehand ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("libraries")
+    quick = tuple(replace(level, flags=(*level.flags, *QUICK)) for level in LEVELS)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(prebuilding, "LEVELS", quick)
+            made = prebuilding.build_all(directory)
+    except build.BuildError as error:
+        pytest.skip(str(error))
+    assert sorted(made) == sorted(directory.iterdir())
+    return directory
+
+
+@pytest.mark.parametrize("number", range(len(LEVELS)))
+def test_a_cpu_gets_the_best_library_that_it_can_run(libraries: Path, tmp_path: Path, number: int) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nflags\t\t: sse " + " ".join(LEVELS[number].needs) + " more\n")
+    found = prebuilt(libraries, cpuinfo)
+    assert found is not None
+    assert found.name.startswith(f"{LEVELS[number].name}-")
+    assert found.name.count("bf16") == LEVELS[number].name.count("bf16")
+    cpuinfo.write_text("flags\t\t: sse avx\n")
+    assert prebuilt(libraries, cpuinfo) is None
+
+
+def test_what_was_built_beforehand_computes_the_same(libraries: Path) -> None:
+    path = prebuilt(libraries)
+    if path is None:
+        pytest.skip("this CPU is older than any of them is made for")
+    x, weight = numbers(5, 576, dtype=torch.bfloat16), numbers(50, 576, dtype=torch.bfloat16, seed=1)
+    product = NativeLibrary(path, threads=1).linear(x, weight, None, torch.float32)
+    torch.testing.assert_close(product, x.float() @ weight.float().T, rtol=1e-4, atol=1e-3)
+
+
+def test_one_of_another_source_is_not_found(
+    libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert prebuilt(tmp_path / "none") is None
+    source = tmp_path / "kernels.c"
+    source.write_text("int other;")
+    monkeypatch.setattr(prebuilding, "SOURCE", source)
+    assert prebuilt(libraries) is None
