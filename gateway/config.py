@@ -17,6 +17,11 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]
 """RFC 6454, section 6.2: compared character by character, so any other spelling would match no page."""
 
 
+def is_key(text: str) -> bool:
+    """Whether a client can send it: printable ASCII without blanks."""
+    return text.isascii() and text.isprintable() and bool(text) and " " not in text
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -78,6 +83,7 @@ class Http(_Part):
     admin_key: str | None = Field(
         None, description="key for /admin; without any key /admin answers loopback only"
     )
+    admin_key_file: Path | None = Field(None, description="file with the admin key alone")
     cors_origins: tuple[str, ...] = Field(
         (), description="origin that browsers may call from (repeatable); '*' is any"
     )
@@ -91,7 +97,7 @@ class Http(_Part):
     @classmethod
     def _usable(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
         for key in keys:
-            if not key.isascii() or not key.isprintable() or not key.strip() or " " in key:
+            if not is_key(key):
                 raise ValueError("an API key is printable ASCII without blanks")
         return keys
 

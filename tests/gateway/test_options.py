@@ -209,9 +209,25 @@ class TestKeyFile:
         with pytest.raises(StartError):
             with_file_keys(Http(api_key_file=file))
 
-    def test_a_missing_file_is_an_error(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("name", ["api_key_file", "admin_key_file"])
+    def test_a_missing_file_is_an_error(self, tmp_path: Path, name: str) -> None:
         with pytest.raises(StartError, match="cannot read"):
-            with_file_keys(Http(api_key_file=tmp_path / "none"))
+            with_file_keys(Http(**{name: tmp_path / "none"}))
+
+    def test_the_admin_key_has_a_file_to_itself(self, tmp_path: Path) -> None:
+        file = tmp_path / "admin"
+        file.write_text("sk-admin\n")
+        read_back = with_file_keys(Http(admin_key_file=file))
+        assert (read_back.admin_key, read_back.admin_key_file, read_back.api_keys) == ("sk-admin", None, ())
+        with pytest.raises(StartError, match="given twice"):
+            with_file_keys(Http(admin_key="sk-other", admin_key_file=file))
+
+    @pytest.mark.parametrize("text", ["", "# none\n", "sk-one\nsk-two\n", "two words\n", "n\x07ul\n"])
+    def test_a_file_without_one_usable_admin_key_is_an_error(self, tmp_path: Path, text: str) -> None:
+        file = tmp_path / "admin"
+        file.write_text(text)
+        with pytest.raises(StartError, match="admin"):
+            with_file_keys(Http(admin_key_file=file))
 
 
 @pytest.mark.parametrize("name", [n for n, f in Limits.model_fields.items() if f.annotation in (int, float)])
