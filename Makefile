@@ -12,6 +12,7 @@
 
 BIN := .venv/bin
 STAMP := .venv/.installed
+TOOLS := .venv/.tools
 
 install: $(STAMP)
 
@@ -19,7 +20,7 @@ serve: $(STAMP)
 	@exec $(BIN)/headwater serve $(ARGS)
 
 # The tests that need the demo model or Redis are skipped without it, so a machine without a network can still run the others.
-test: $(STAMP)
+test: $(STAMP) $(TOOLS)
 	@$(BIN)/headwater pull >/dev/null || echo "The demo model cannot be had here: its tests are skipped." >&2
 	@command -v redis-server >/dev/null || echo "There is no redis-server here (on Debian and Ubuntu: apt-get install redis-server): its tests are skipped." >&2
 	@$(BIN)/python -m pytest $(ARGS)
@@ -39,6 +40,11 @@ sim: $(STAMP)
 clean:
 	rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# What reads the compose file besides us. Its tests are skipped where it cannot be had.
+$(TOOLS): tests/deploy/tools.py tests/deploy/dclint/package-lock.json $(STAMP)
+	@if $(BIN)/python -m tests.deploy.tools; then touch $@; \
+	else echo "Compose or dclint cannot be had here: tests that need them are skipped." >&2; fi
 
 # Whatever is missing is one line that says what to install. python3 comes first: the version that its owner chose.
 $(STAMP): pyproject.toml
