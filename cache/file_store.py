@@ -49,8 +49,9 @@ class FileStore:
         *,
         ttl: float | None = None,
         expected: str | None = None,
+        version: str | None = None,
     ) -> Record:
-        return await self._run(lambda: self._files.put((kind, tenant, name), value, ttl, expected))
+        return await self._run(lambda: self._files.put((kind, tenant, name), value, ttl, expected, version))
 
     async def delete(self, kind: str, tenant: str, name: str, *, expected: str | None = None) -> bool:
         return await self._run(lambda: self._files.delete((kind, tenant, name), expected))
@@ -121,13 +122,15 @@ class _Files:
     def get(self, key: _Key) -> Record | None:
         return self._read(self._path(key), key[-1])
 
-    def put(self, key: _Key, value: bytes, ttl: float | None, expected: str | None) -> Record:
+    def put(
+        self, key: _Key, value: bytes, ttl: float | None, expected: str | None, version: str | None
+    ) -> Record:
         path, name = self._path(key), key[-1]
         check_version(self._read(path, name), expected)
         now = self._clock()
         if now - self._swept >= SWEEP_INTERVAL:
             self._sweep(now)
-        record = Record(name, value, new_version())
+        record = Record(name, value, version or new_version())
         self._make(path.parent)
         _replace(path, _encode(record, 0.0 if ttl is None else now + ttl))
         return record

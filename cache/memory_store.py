@@ -54,6 +54,7 @@ class MemoryStore:
         *,
         ttl: float | None = None,
         expected: str | None = None,
+        version: str | None = None,
     ) -> Record:
         """Raises StoreError for a record that is larger than all that may be held."""
         check_version(await self.get(kind, tenant, name), expected)
@@ -66,7 +67,7 @@ class MemoryStore:
         now = self._clock()
         self._sweep(now)
         self._drop((kind, tenant, name))
-        record = Record(name, value, new_version())
+        record = Record(name, value, version or new_version())
         self._records.setdefault((kind, tenant), {})[name] = _Held(record, None if ttl is None else now + ttl)
         if bounded:
             self._passing[kind, tenant, name] = size

@@ -127,6 +127,12 @@ class RedisLink:
         """Whether the breaker is: commands fail at once."""
         return self._probe is not None
 
+    async def begin(self) -> None:
+        """Find out whether it is there. If not, nobody has to wait for that."""
+        error = await self._try_writing()
+        if error is not None:
+            self._open(f"{self.address}: {error}")
+
     async def run(self, *command: Argument, about: str = "") -> Any:
         """The reply to a command. `about` is what it is about, for the operator.
 
@@ -214,9 +220,7 @@ class RedisLink:
             return StoreError(message) if fault == "damaged" else StoreUnavailable(message)
         self._failures += 1
         if self._failures >= FAILURES and not self.is_open:
-            self.counts.opened += 1
-            self._tell(f"{message}: not asked again before it answers a probe (every {PROBE_INTERVAL:g} s)")
-            self._probe = asyncio.create_task(self._watch(), name="redis probe")
+            self._open(message)
         return StoreUnavailable(message, retry_after=PROBE_INTERVAL)
 
     def _tell_once(self, fault: Fault, message: str) -> None:
@@ -225,22 +229,33 @@ class RedisLink:
             self._told[fault] = now
             self._tell(message)
 
+    def _open(self, message: str) -> None:
+        self.counts.opened += 1
+        self._tell(f"{message}: not asked again before it answers a probe (every {PROBE_INTERVAL:g} s)")
+        self._probe = asyncio.create_task(self._watch(), name="redis probe")
+
     async def _watch(self) -> None:
-        """Until it can be written to, or would but for want of memory: then the breaker is closed."""
+        """Until it can be written to: then the breaker is closed."""
         began = time.monotonic()
         while True:
             await asyncio.sleep(PROBE_INTERVAL)
-            task = asyncio.create_task(self._redis.execute("SET", PROBE, 1, "PX", 1000))
-            self._tasks.add(task)
-            task.add_done_callback(self._done)
-            await asyncio.wait((task,))
-            error = task.exception()
-            if error is None or _fault_of(error) in _ANSWERS:
+            if await self._try_writing() is None:
                 break
-            if _fault_of(error) == "readonly":
-                await self._redis.look_again()
         self._failures, self._probe = 0, None
         self._tell(f"{self.address} answers again after {time.monotonic() - began:.1f} s")
+
+    async def _try_writing(self) -> BaseException | None:
+        """Why it cannot be written to; not for want of memory, with which it can be read at least."""
+        task = asyncio.create_task(self._redis.execute("SET", PROBE, 1, "PX", 1000))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        await asyncio.wait((task,))
+        error = task.exception()
+        if error is None or _fault_of(error) in _ANSWERS:
+            return None
+        if _fault_of(error) == "readonly":
+            await self._redis.look_again()
+        return error
 
 
 _FAULTS: tuple[tuple[type[BaseException], Fault], ...] = (

@@ -100,8 +100,9 @@ class RedisStore:
         *,
         ttl: float | None = None,
         expected: str | None = None,
+        version: str | None = None,
     ) -> Record:
-        record = Record(name, value, new_version())
+        record = Record(name, value, version or new_version())
         key = _record_key(kind, tenant, name)
         milliseconds = "" if ttl is None else max(1, round(ttl * 1000))
         await self._change(_PUT, kind, tenant, name, expected, _encode(key, record), milliseconds)

@@ -64,10 +64,12 @@ class Store(Protocol):
         *,
         ttl: float | None = None,
         expected: str | None = None,
+        version: str | None = None,
     ) -> Record:
         """Write a record, to be forgotten after `ttl` seconds of wall time; None keeps it.
 
-        `expected` is the version it has to have, ABSENT that there has to be none; None overwrites. Raises Conflict.
+        `expected` is the version it has to have, ABSENT that there has to be none; None overwrites. `version` is the one it
+        gets, from `new_version`: so that who does not know whether he was heard can find out. Raises Conflict.
         """
         ...
 

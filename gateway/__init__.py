@@ -1,6 +1,6 @@
 """The gateway: HTTP, JSON, text and keys on one side; token ids to an engine on the other. It never loads torch.
 
-Coming up        `__main__` (command line) · `serve` · `options`, `config`, `key_file`, `tenants` · `start_plan`
+Coming up        `__main__` (command line) · `serve` · `options`, `config`, `key_file`, `tenants`, `stores` · `start_plan`
                  · `app` (composition root) · `server` (socket, signals, drain) · `lifecycle` · `connection`
 Around requests  `routes` · `middleware` (id, log line, errors, deadline) · `auth`, `key_store`, `key_watch`, `tenants`, `tenant_file`
                  · `browsers` (Host, Origin, CORS) · `caller` · `errors` · `log` · `body` · `sse`
@@ -13,7 +13,8 @@ On the way down  `openai/` (wire models and handlers) · `conversation`, `turns`
                  owns what is in flight)
 On the way up    `generation` (engine events to pieces of text) · `pieces` · `reply`, `attribution` (thoughts and calls)
                  · `detokenizer` · `stops` · `openai/answer` (whole or streamed)
-Looking in       `health` · `metrics` · `admin` · `docs` · `version`
+Between them     `sessions/` (what clients leave here) · `caching/` (what requests have of the cache)
+Looking in       `health` · `metrics` · `admin`, `faulty_store` · `docs` · `version`
 Commands         `pull` · `keys_cli` · `chat_cli` · `bench` · `doctor` · `api_client`
 
 Rules that show on the wire
@@ -33,6 +34,6 @@ Rules that show on the wire
   left for others, and nothing is promised. A request that could not be honoured (a pin where nothing is written, a prewarm
   that would be bypassed) is a 400.
 * Without API keys the server listens on loopback only, answers to its own host names only, and refuses requests that a
-  foreign web page causes. `cors_origins: *` needs API keys. Every route but `/health/live` and `/health/ready` needs a
-  key once there are keys; `/admin` needs the admin key, which opens everything else too.
+  foreign web page causes. `cors_origins: *` needs API keys. Every route but the health ones needs a key
+  once there are keys; `/admin` needs the admin key, which opens everything else too.
 """

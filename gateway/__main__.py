@@ -13,10 +13,10 @@ from engine.errors import EngineError
 
 from .api_client import ApiError
 from .cache_cli import cache
-from .config import CacheOptions, EngineOptions, Http, Limits, ModelOptions
+from .config import CacheOptions, EngineOptions, Http, Limits, ModelOptions, StoreOptions
 from .options import ENVIRONMENT_PREFIX, options_of, read, read_file, sections_of
 
-SERVE_PARTS = (Http, ModelOptions, EngineOptions, CacheOptions, Limits)
+SERVE_PARTS = (Http, ModelOptions, EngineOptions, CacheOptions, StoreOptions, Limits)
 LOCAL = "http://127.0.0.1:8000/v1"
 
 
@@ -58,6 +58,7 @@ def serve(model: str | None, **values: Any) -> None:
         models=read(ModelOptions, values),
         engine=read(EngineOptions, values),
         caching=read(CacheOptions, values),
+        keeping=read(StoreOptions, values),
         limits=read(Limits, values),
     )
     _log_to_stderr()

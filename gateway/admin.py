@@ -14,6 +14,7 @@ from .body import read_json
 from .caching.flush import Flush
 from .config import Limits
 from .desk import Desk
+from .faulty_store import FaultyStore
 from .health import Health
 from .openai.fields import Wire, parse
 
@@ -30,6 +31,7 @@ class Admin:
     health: Health
     limits: Limits
     test_mode: bool
+    faults: FaultyStore | None = None
 
     async def state(self, request: web.Request) -> web.Response:
         """Raises EngineUnavailable when the engine cannot be asked."""
@@ -76,13 +78,14 @@ class Admin:
         return _json(body)
 
     async def flush(self, request: web.Request) -> web.Response:
-        report = await self.caches.everything()
+        report = (await self.caches.everything()).report
         return _json({"status": "ok", "pages": report.pages, "in_use": report.in_use, "bytes": report.bytes})
 
     async def set_failpoint(self, request: web.Request) -> web.Response:
         """Routed in test mode only."""
         asked = parse(FailpointRequest, await read_json(request, self.limits), {})
-        self.engine.set_failpoint(asked.spec)
+        if self.faults is None or not self.faults.set(asked.spec):
+            self.engine.set_failpoint(asked.spec)
         return _json({"status": "ok"})
 
 

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from aiohttp import web
 
-from cache.memory_store import MemoryStore
-from cache.store import Store
 from engine.client import EngineClient
 
 from .admin import Admin
@@ -21,11 +19,11 @@ from .caching.dry_run import DryRuns
 from .caching.expiry import watched
 from .caching.explain import Explain
 from .caching.flush import Flush
+from .caching.generations import SharedGenerations
 from .caching.ledger import Ledger
 from .caching.ledger_file import LedgerFile
 from .caching.lookup import Lookup
 from .caching.metrics import CacheMetrics, LastingCounters, TenantMetrics
-from .caching.namespaces import Namespaces
 from .caching.objects import CacheObjects
 from .caching.openings import Openings
 from .caching.prefill import Prefill
@@ -55,7 +53,9 @@ from .prompts import Prompts
 from .replies import Replies
 from .reply_format import reply_format
 from .routes import Route, RouteTable
+from .sessions.metrics import StoreMetrics
 from .spoken import Spoken
+from .stores import Stores
 from .structured.check import SchemaChecks
 from .structured.shapes import Shapes
 from .tenants import Tenants
@@ -82,16 +82,15 @@ def create_app(
     http: Http,
     limits: Limits,
     family: Family | None = None,
-    namespaces: Namespaces | None = None,
     tenants: Tenants | None = None,
-    store: Store | None = None,
+    stores: Stores | None = None,
     ledger: LedgerFile | None = None,
     contexts: Sequence[CleanupContext] = (),
 ) -> web.Application:
     """The application, not yet running.
 
-    `family` is the format of the model's replies; None is told from the template. `namespaces` None are those of a cache that
-    ends with the process, and so do cache objects without a `store`. `tenants` has their policies; `ledger` is
+    `family` is the format of the model's replies; None is told from the template. `stores` None end with the process.
+    `tenants` has their policies; `ledger` is
     where requests are written down. `contexts` are run around it, in order, before its own: starting and stopping the engine is the caller's business.
     """
     family = family or reply_format(template)
@@ -101,7 +100,9 @@ def create_app(
     lifecycle = Lifecycle()
     metrics = Metrics(model.id, engine)
     tenants = tenants or Tenants()
-    namespaces = namespaces or Namespaces.of_this_process(tenants)
+    stores = stores or Stores.of_this_process(tenants)
+    namespaces, sessions = stores.namespaces, stores.sessions
+    metrics.register(StoreMetrics(sessions, stores.link, stores.latency))
     accounting, counters = Accounting(), LastingCounters(engine)
     book = None if ledger is None else Ledger(ledger, model.id)
     metrics.register(CacheMetrics(model.id, counters, accounting, book))
@@ -118,10 +119,10 @@ def create_app(
     offers = Offers(shapes, example_call(family))
     replies = Replies(family, tokenizer.specials.ids.keys(), threads)
     answerer = Answerer(desk, threads, http, limits)
-    health = Health(engine, lifecycle)
+    health = Health(engine, lifecycle, stores.degraded)
     keys = None if http.key_store is None else KeyWatch(KeyStore(http.key_store))
     keyring = Keyring(http.api_keys, http.admin_key, keys)
-    objects = CacheObjects(store or MemoryStore(), namespaces.generation, most=limits.max_caches)
+    objects = CacheObjects(stores.store, namespaces.generations, most=limits.max_caches)
     openings = Openings(objects, tenants, model.id)
     contents = Contents(model, prompts, offers, limits)
     caches = Caches(objects, contents, Prefill(desk), engine, model, tenants, accounting, limits)
@@ -151,14 +152,15 @@ def create_app(
                 Stats(objects, engine, accounting, keyring),
             ),
             *_operations(health, metrics, Docs(VERSION)),
-            *_admin(Admin(engine, desk, flush, health, limits, served.test_mode)),
+            *_admin(Admin(engine, desk, flush, health, limits, served.test_mode, stores.faulty)),
         ],
     )
     observer = Observer(routes, browsers, metrics)
     doorkeeper = Doorkeeper(keyring, routes, lifecycle, limits.request_timeout)
     app.middlewares.extend([observer.observe, doorkeeper.admit])
     app.on_response_prepare.append(observer.add_headers)
-    watched = [part.context for part in (keys, ledger) if part is not None]
+    shared = namespaces.generations if isinstance(namespaces.generations, SharedGenerations) else None
+    watched = [part.context for part in (keys, ledger, shared, sessions) if part is not None]
     app.cleanup_ctx.extend([*watched, *contexts, _closing(threads), _watching(caches)])
     app[DESK] = desk
     app[LIFECYCLE] = lifecycle
@@ -195,6 +197,7 @@ def _operations(health: Health, metrics: Metrics, docs: Docs) -> list[Route]:
         return web.Response(body=metrics.render(operator=request[CALLER].tenant.admin), headers=headers)
 
     return [
+        Route("GET", "/health", health.ready, Access.PUBLIC),
         Route("GET", "/health/live", health.live, Access.PUBLIC),
         Route("GET", "/health/ready", health.ready, Access.PUBLIC),
         Route("GET", "/version", health.show_version),

@@ -13,6 +13,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator, model_validator
 
+from cache.redis_address import RedisAddress
+
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 """RFC 6454, section 6.2: compared character by character, so any other spelling would match no page."""
 
@@ -213,6 +215,41 @@ class CacheOptions(_Part):
     def _consistent(self) -> CacheOptions:
         if self.disk_cache is not None and self.cache_dir is None:
             raise ValueError("disk_cache needs --cache-dir")
+        return self
+
+
+class StoreOptions(_Part):
+    """Where sessions, cache objects and flush generations are kept, and for how long. Times are seconds."""
+
+    redis: str | None = Field(
+        None,
+        description="Redis that keeps them, shared by all servers that are given it: redis://, rediss://, unix://, "
+        "redis+sentinel://host,host/master, redis+cluster://host,host; default: --cache-dir, else memory",
+    )
+    redis_password_file: Path | None = Field(None, description="file with the password of Redis")
+    session_ttl: float = Field(
+        86400.0,
+        gt=0,
+        le=30 * 86400,
+        description="how long responses and conversations are kept; 30 days at most",
+    )
+    session_bytes: ByteSize = Field(
+        ByteSize(64 * 2**20),
+        ge=2**20,
+        description="memory for sessions: all of them without Redis or --cache-dir; with Redis, for when that is away",
+    )
+
+    @field_validator("redis")
+    @classmethod
+    def _url(cls, url: str | None) -> str | None:
+        if url is not None:
+            RedisAddress.parse(url)
+        return url
+
+    @model_validator(mode="after")
+    def _consistent(self) -> StoreOptions:
+        if self.redis_password_file is not None and self.redis is None:
+            raise ValueError("redis_password_file needs --redis")
         return self
 
 

@@ -61,6 +61,7 @@ OPERATIONS = (
     Operation("GET", "/v1/caches/explain", "The same, with response_id and baseline_id in the query."),
     Operation("POST", "/v1/caches/flush", "Let nobody find these pages again.", FlushRequest),
     Operation("GET", "/v1/caches/stats", "What of the cache is whose, and what became of it."),
+    Operation("GET", "/health", "The same as /health/ready. Needs no key."),
     Operation("GET", "/health/live", "The process answers. Needs no key."),
     Operation("GET", "/health/ready", "The server takes work (200) or does not (503). Needs no key."),
     Operation("GET", "/version", "The server's version."),

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 import orjson
 from aiohttp import web
 
-from cache.store import StoreError
+from cache.store import StoreError, StoreUnavailable
 from engine.errors import (
     BadRequest,
     DeadlineExceeded,
@@ -131,7 +131,9 @@ def as_api_error(error: BaseException) -> ApiError | None:
 def explain(error: Exception, request_id: str) -> ApiError:
     """The answer for any exception. One that we did not raise on purpose is logged and stays between us."""
     answer = as_api_error(error)
-    if isinstance(error, StoreError):
+    if isinstance(error, StoreError) and not isinstance(
+        error, StoreUnavailable
+    ):  # which was told when it began
         faults.error("%s: %s", request_id, error)  # an operator's words, not a client's
     if answer is None:
         faults.error("%s failed", request_id, exc_info=error)
@@ -150,7 +152,11 @@ def internal_error() -> ApiError:
 
 def _try_again(error: QueueFull | EngineUnavailable | StoreError) -> Overloaded:
     if isinstance(error, StoreError):
-        return Overloaded("The server's records cannot be read or written now.", code="store_unavailable")
+        return Overloaded(
+            "The server's records cannot be read or written now.",
+            code="store_unavailable",
+            retry_after=error.retry_after if isinstance(error, StoreUnavailable) else 1.0,
+        )
     if isinstance(error, QueueFull) and error.tenant:
         return Overloaded(str(error), status=429, code="rate_limit_exceeded", retry_after=error.retry_after)
     return Overloaded(str(error), retry_after=error.retry_after)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -19,6 +20,8 @@ class Health:
 
     engine: EngineClient
     lifecycle: Lifecycle
+    degraded: Callable[[], list[str]] = list
+    """What is missing while requests are served all the same."""
 
     async def live(self, request: web.Request) -> web.Response:
         """The event loop answers."""
@@ -26,10 +29,14 @@ class Health:
 
     async def ready(self, request: web.Request) -> web.Response:
         status = self.status()
-        return _json(200 if status == "ready" else 503, {"status": status})
+        return _json(200 if status == "ready" else 503, {"status": status, **self._missing()})
 
     async def show_version(self, request: web.Request) -> web.Response:
         return _json(200, {"version": VERSION})
+
+    def _missing(self) -> dict[str, list[str]]:
+        degraded = self.degraded()
+        return {"degraded": degraded} if degraded else {}
 
     def status(self) -> str:
         """`ready`, or the first reason why not."""
@@ -43,7 +50,7 @@ class Health:
         return "ready"
 
 
-def _json(status: int, body: dict[str, str]) -> web.Response:
+def _json(status: int, body: Mapping[str, object]) -> web.Response:
     headers = {} if status == 200 else {"Retry-After": "1"}
     return web.Response(
         status=status, body=orjson.dumps(body), content_type="application/json", headers=headers

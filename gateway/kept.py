@@ -40,3 +40,8 @@ class Kept(Generic[K, V]):
         while len(self._entries) > self._most or self.nbytes > self._most_bytes:
             _, (_, dropped) = self._entries.popitem(last=False)
             self.nbytes -= dropped
+
+    def drop(self, key: K) -> None:
+        """If it is there."""
+        if key in self._entries:
+            self.nbytes -= self._entries.pop(key)[1]

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +13,6 @@ from aiohttp import web
 from pydantic import ByteSize
 from rich.console import Console
 
-from cache.file_store import FileStore
-from cache.memory_store import MemoryStore
-from cache.namespace import load_secret
-from cache.store import Store, StoreError
 from engine.backlog import QueueLimits
 from engine.config import EngineConfig, HashModelConfig
 from engine.errors import StartError
@@ -25,15 +20,16 @@ from engine.process import EngineProcess
 
 from .app import create_app
 from .caching.ledger_file import LedgerFile
-from .caching.namespaces import Namespaces
 from .chat_template import ChatTemplate, TemplateError
-from .config import CacheOptions, EngineOptions, Http, Limits, ModelOptions, Served
+from .config import CacheOptions, EngineOptions, Http, Limits, ModelOptions, Served, StoreOptions
+from .faulty_store import split
 from .key_file import with_file_keys
 from .key_store import DEFAULT_NAME, NO_FILE
 from .pull import pull
 from .reply_format import UnknownFormat, reply_format
 from .server import Stop, check_exposed, run, spare_the_collector
 from .start_plan import Standing, start_plan
+from .stores import open_stores
 from .tenant_file import TenantFile
 from .tenants import Tenants
 from .tokenizer import Tokenizer, TokenizerError
@@ -58,6 +54,7 @@ async def serve(
     models: ModelOptions,
     engine: EngineOptions,
     caching: CacheOptions,
+    keeping: StoreOptions,
     limits: Limits,
 ) -> int:
     """Serve until told to stop; the exit status. Raises StartError for whatever the operator has to change."""
@@ -69,8 +66,9 @@ async def serve(
     config = engine_config(model.served, engine, caching, tenants, models.store)
     process = EngineProcess(config, limits=queue_limits(limits))
     stop = Stop()
-    start = _Start(process, stop, Standing(http, caching, len(tenants.limits)))
-    async with _kept(caching.cache_dir, tenants) as kept:
+    start = _Start(process, stop, Standing(http, caching, len(tenants.limits), keeping))
+    failpoints = engine.failpoints if engine.test_mode else None
+    async with open_stores(keeping, caching.cache_dir, tenants, failpoints) as stores:
         app = create_app(
             engine=process,
             served=model.served,
@@ -80,8 +78,7 @@ async def serve(
             http=http,
             limits=limits,
             tenants=tenants,
-            store=kept.store,
-            namespaces=kept.namespaces,
+            stores=stores,
             ledger=_ledger(caching),
             contexts=(start.context, *(() if file is None else (file.followed_by(process),))),
         )
@@ -95,31 +92,6 @@ def _ledger(caching: CacheOptions) -> LedgerFile | None:
     if caching.ledger is None:
         return None
     return LedgerFile(caching.ledger, max_bytes=caching.ledger_max_bytes, files=caching.ledger_files)
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    store: Store
-    namespaces: Namespaces
-
-
-@asynccontextmanager
-async def _kept(cache_dir: Path | None, tenants: Tenants) -> AsyncIterator[_Kept]:
-    """What outlives requests: as long as the process, or as long as the directory. Raises StartError."""
-    if cache_dir is None:
-        yield _Kept(MemoryStore(), Namespaces.of_this_process(tenants))
-        return
-    store = FileStore(cache_dir / "records")
-    try:
-        secret = await asyncio.to_thread(load_secret, cache_dir)  # makes the directory, for its owner only
-        await store.open()
-        namespaces = await Namespaces.load(secret, store, tenants)
-    except (StoreError, OSError) as error:
-        raise StartError(f"the cache directory cannot be used: {error}") from None
-    try:
-        yield _Kept(store, namespaces)
-    finally:
-        await store.close()
 
 
 def open_model(reference: str | None, models: ModelOptions, engine: EngineOptions) -> ServedModel:
@@ -196,7 +168,7 @@ def engine_config(
         native_kernels=options.native_kernels,
         native_cache=str(store / "native"),
         test_mode=options.test_mode,
-        failpoints=options.failpoints,
+        failpoints=tuple(split(options.failpoints)[1]),
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cache.redis_address import RedisAddress
 from engine.request import EngineInfo
 
-from .config import CacheOptions, Http
+from .config import CacheOptions, Http, StoreOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class Standing:
     http: Http
     caching: CacheOptions
     tenants: int
+    keeping: StoreOptions
 
 
 def start_plan(info: EngineInfo, standing: Standing) -> str:
@@ -33,6 +35,7 @@ def start_plan(info: EngineInfo, standing: Standing) -> str:
         ("batch", f"{batch}; the cache holds {together} of full length"),
         ("answers", _answers(info)),
         ("callers", _callers(standing)),
+        ("sessions", _sessions(standing)),
     ]
     if standing.caching.ledger is not None:
         most = standing.caching.ledger_files * standing.caching.ledger_max_bytes
@@ -57,6 +60,16 @@ def _answers(info: EngineInfo) -> str:
     if info.deterministic:
         return "deterministic: the same whatever else runs or is cached"
     return "as exact as the kernels (--deterministic makes them independent of what else runs or is cached)"
+
+
+def _sessions(standing: Standing) -> str:
+    keeping = standing.keeping
+    hours = f"{keeping.session_ttl / 3600:g} h"
+    if keeping.redis is not None:
+        return f"in {RedisAddress.parse(keeping.redis)}, for {hours}; {_size(keeping.session_bytes)} here for when it is away"
+    if standing.caching.cache_dir is not None:
+        return f"in {standing.caching.cache_dir}, for {hours}"
+    return f"in memory, {_size(keeping.session_bytes)} of them, for {hours}"
 
 
 def _callers(standing: Standing) -> str:

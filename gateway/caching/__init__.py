@@ -1,6 +1,7 @@
 """The prompt cache as a resource with owners: what requests may have of it, what it did, and what becomes of it.
 
 namespaces     whose KV is whose: tenants, salts, isolated keys, and the generation that a flush ends
+generations    of which none is ever in use again, in one server or in several
 segments       where in a rendered prompt its messages and tools stand, and which tokens spell them
 objects        cache objects: prompts with a name, a lifetime and an owner; what is kept of them, and when they end
 object_fields  what clients may say of one; lifetimes: how they write a time

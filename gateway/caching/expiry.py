@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from cache.store import StoreError
+from cache.store import StoreError, StoreUnavailable
 
 from ..log import faults
 from .caches import Caches
@@ -31,6 +31,8 @@ async def keep_watch(caches: Caches, interval: float = INTERVAL) -> None:
                 written = time.monotonic()
             for ended in await caches.objects.sweep():
                 await caches.forget(ended)
+        except StoreUnavailable:
+            pass  # which was told when it began
         except StoreError as error:
             faults.error("cache objects cannot be written: %s", error)
 
@@ -45,4 +47,5 @@ async def watched(caches: Caches) -> AsyncIterator[None]:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        await caches.objects.write_uses()
+        with contextlib.suppress(StoreUnavailable):
+            await caches.objects.write_uses()

@@ -9,6 +9,7 @@ from aiohttp import web
 from pydantic import Field
 
 from cache.lease import TIERS, FlushScope, Tier
+from cache.store import StoreUnavailable
 from engine.client import EngineClient
 from engine.request import FlushReport
 
@@ -51,6 +52,14 @@ class FlushRequest(Wire):
 
 
 @dataclass(frozen=True, slots=True)
+class Flushed:
+    """`written`: the store knows, so whoever shares it does. If not, it will when it is back."""
+
+    report: FlushReport
+    written: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Flush:
     """A whole tenant ends with its generation, in O(1). Narrower scopes are looked for by the engine."""
 
@@ -67,27 +76,36 @@ class Flush:
         tenant = self._tenant(asked.scope, request)
         scope = await self._scope(asked, tenant)
         self.desk.info()  # half a flush would be worse than none
-        report = await self._flush(asked, tenant, scope)
-        return web.Response(body=orjson.dumps(_wire(report, asked)), content_type="application/json")
+        flushed = await self._flush(asked, tenant, scope)
+        return web.Response(body=orjson.dumps(_wire(flushed, asked)), content_type="application/json")
 
-    async def everything(self) -> FlushReport:
+    async def everything(self) -> Flushed:
         """All pages of all tenants, and all objects."""
-        for tenant in await self.objects.owners():
-            await self.namespaces.flush(tenant)
-            self.objects.flushed(tenant)
-        return await self.engine.flush_cache(FlushScope())
+        tenants = await self.namespaces.generations.tenants()
+        written = True
+        try:
+            tenants.update(await self.objects.owners())
+        except StoreUnavailable:
+            written = False
+        for tenant in tenants:
+            written = await self._end(tenant) and written
+        return Flushed(await self.engine.flush_cache(FlushScope()), written)
 
-    async def _flush(self, asked: FlushRequest, tenant: str | None, scope: FlushScope) -> FlushReport:
+    async def _flush(self, asked: FlushRequest, tenant: str | None, scope: FlushScope) -> Flushed:
         if asked.dry_run:
-            return await self.engine.flush_cache(scope, dry_run=True)
+            return Flushed(await self.engine.flush_cache(scope, dry_run=True))
         if asked.scope.narrow or scope.tiers != TIERS:
-            return await self._part(asked, tenant, scope)
+            return Flushed(await self._part(asked, tenant, scope))
         if tenant is None:
             return await self.everything()
         # first what decides, then what clears away: a request that comes in between finds nothing either
-        await self.namespaces.flush(tenant)
+        written = await self._end(tenant)
+        return Flushed(await self.engine.flush_cache(scope), written)
+
+    async def _end(self, tenant: str) -> bool:
+        written = await self.namespaces.flush(tenant)
         self.objects.flushed(tenant)
-        return await self.engine.flush_cache(scope)
+        return written
 
     async def _part(self, asked: FlushRequest, tenant: str | None, scope: FlushScope) -> FlushReport:
         report = await self.engine.flush_cache(scope)
@@ -159,8 +177,9 @@ class Flush:
         )
 
 
-def _wire(report: FlushReport, asked: FlushRequest) -> dict[str, object]:
-    return {
+def _wire(flushed: Flushed, asked: FlushRequest) -> dict[str, object]:
+    report = flushed.report
+    wire: dict[str, object] = {
         "object": "cache.flush",
         "dry_run": asked.dry_run,
         "pages": report.pages,
@@ -170,3 +189,4 @@ def _wire(report: FlushReport, asked: FlushRequest) -> dict[str, object]:
         "in_use": report.in_use,
         "kept": report.kept,
     }
+    return wire if flushed.written else {**wire, "pending": ["redis"]}

@@ -23,6 +23,7 @@ from cache.lease import DEFAULT_PRIORITY, Lease, Pin, Tier
 from cache.store import Conflict, Record, Store
 
 from ..errors import ApiError
+from .generations import Generations
 
 OBJECTS = "cache-objects"
 CONTENTS = "cache-contents"
@@ -119,11 +120,12 @@ class CacheObjects:
     """
 
     def __init__(
-        self, store: Store, generation: Callable[[str], int], *, most: int, clock: Clock = time.time
+        self, store: Store, generations: Generations, *, most: int, clock: Clock = time.time
     ) -> None:
-        """`generation` is that of a tenant's namespaces now."""
+        """`generations` are those of the tenants' namespaces."""
         self.clock = clock
-        self.generation = generation
+        self.generation = generations.of
+        self._generations = generations
         self._owners: set[str] = set()
         """Tenants that are written down to have objects."""
         self._store = store
@@ -144,7 +146,7 @@ class CacheObjects:
         unknown as one that never was."""
         if _ID.fullmatch(object_id):
             record = await self._store.get(OBJECTS, tenant, object_id)
-            found = None if record is None else self._decode(record)
+            found = None if record is None else await self._decode(record)
         else:
             found = await self.named(tenant, object_id)
         if found is None:
@@ -179,7 +181,7 @@ class CacheObjects:
 
     async def all(self, tenant: str) -> list[CacheObject]:
         """All that are remembered, also those that have ended, the oldest first."""
-        found = [self._decode(record) for record in await self._store.list(OBJECTS, tenant)]
+        found = [await self._decode(record) for record in await self._store.list(OBJECTS, tenant)]
         return sorted(found, key=lambda each: (each.created_at, each.id))
 
     async def owners(self) -> list[str]:
@@ -275,7 +277,7 @@ class CacheObjects:
         ended: list[CacheObject] = []
         for tenant, object_id in [key for key, end in self._ends.items() if end <= now]:
             record = await self._store.get(OBJECTS, tenant, object_id)
-            found = None if record is None else self._decode(record)
+            found = None if record is None else await self._decode(record)
             if found is None:
                 self._ends.pop((tenant, object_id), None)
             elif found.ending(now) is None:
@@ -287,9 +289,10 @@ class CacheObjects:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _decode(self, record: Record) -> CacheObject:
+    async def _decode(self, record: Record) -> CacheObject:
         found = msgspec.msgpack.decode(record.value, type=CacheObject)
-        if found.ended is None and found.generation != self.generation(found.tenant):
+        await self._generations.settled(found.tenant)
+        if found.ended is None and self._generations.has_ended(found.tenant, found.generation):
             return structs.replace(found, ended="flushed")
         used = self._used.get((found.tenant, found.id), 0.0)
         return found.used(used) if used > found.last_used_at else found
@@ -304,7 +307,7 @@ class CacheObjects:
     ) -> CacheObject | None:
         """Read, change and write, again if somebody else was faster. None if there is no such object."""
         while (record := await self._store.get(OBJECTS, tenant, object_id)) is not None:
-            changed = await self._with_content(change(self._decode(record)))
+            changed = await self._with_content(change(await self._decode(record)))
             try:
                 await self._put(changed, expected=record.version)
             except Conflict:

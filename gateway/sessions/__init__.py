@@ -2,4 +2,7 @@
 
 transcript     what a next turn continues from: messages, and the token ids that were really generated
 ids            names of kept things, in the order of their making
+sessions       the front of the store they are in: what it does while that is unavailable
+journal        changes that the store does not have yet
+metrics        how the store is doing, for Prometheus
 """

@@ -11,6 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cache.lease import Lease
+from cache.memory_store import MemoryStore
+from cache.redis_address import RedisAddress
+from cache.redis_link import RedisLink
 from engine.backlog import Rejection
 from engine.failpoints import check_failpoint
 from gateway.app import create_app
@@ -27,6 +30,7 @@ from gateway.caching.objects import CacheObject
 from gateway.caching.report import details
 from gateway.chat_template import ChatTemplate
 from gateway.config import Http, Limits, Served
+from gateway.faulty_store import FaultyStore, split
 from gateway.metrics import Metrics
 from gateway.openai import chat, completions
 from gateway.openai.chat import ChatRequest
@@ -35,6 +39,8 @@ from gateway.openai.fields import _BOUNDS, _SENTENCES, Wire
 from gateway.openai.sampling import NOT_SERVED_ANYWHERE, SamplingFields
 from gateway.openai.tokenize import DetokenizeRequest, TokenizeRequest
 from gateway.reasoning import REASONING_FORMATS
+from gateway.sessions.metrics import StoreLatency, StoreMetrics
+from gateway.sessions.sessions import Sessions
 from gateway.structured.asked import ShapeFields
 from gateway.structured.check import SchemaCheckRequest, _Findings
 from gateway.tokenizer import Tokenizer
@@ -203,6 +209,8 @@ def test_every_metric_is_listed_and_no_other() -> None:
     ledger = Ledger(LedgerFile(Path("ledger"), max_bytes=1, files=1), "m")
     metrics.register(CacheMetrics("m", LastingCounters(engine), accounting, ledger))
     metrics.register(TenantMetrics("m", accounting), by_tenant=True)
+    link = RedisLink(RedisAddress.parse("redis://nobody"))
+    metrics.register(StoreMetrics(Sessions(MemoryStore(), ttl=1), link, StoreLatency()))
     for family in text_string_to_metric_families(metrics.render(operator=True).decode()):
         exposed.add(family.name + ("_total" if family.type == "counter" else ""))
     assert listed == exposed
@@ -218,12 +226,15 @@ def test_every_reason_of_a_rejection_is_listed_and_no_other() -> None:
 def test_every_failpoint_is_listed() -> None:
     """Each spec of the table is one, with numbers in place of its letters; those of the module are all there."""
     specs = first_cells(section(OPERATIONS, "Test mode"))
-    for spec in specs:
+    stores, engines = split(specs)
+    for spec in stores:
+        assert FaultyStore(MemoryStore()).set(spec.replace("=N", "=1"))
+    for spec in engines:
         check_failpoint(spec.replace("SECONDS", "0.5").replace("=K", "=1").replace("=N", "=1"))
-    source = (ROOT / "engine" / "failpoints.py").read_text("utf-8")
-    documented = set(
-        re.findall(r"^    (\w+)=?\S* {2,}", source.partition('"""')[2].partition('"""')[0], re.MULTILINE)
-    )
+    documented: set[str] = set()
+    for module in ("engine/failpoints.py", "gateway/faulty_store.py"):
+        head = (ROOT / module).read_text("utf-8").partition('"""')[2].partition('"""')[0]
+        documented.update(re.findall(r"^    (\w+)=?\S* {2,}", head, re.MULTILINE))
     assert {spec.partition("=")[0] for spec in specs} == documented
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from gateway.config import CacheOptions, Http
+from gateway.config import CacheOptions, Http, StoreOptions
 from gateway.start_plan import Standing, start_plan
 from tests.fakes import FakeEngine
 
@@ -14,14 +14,29 @@ INFO = structs.replace(FakeEngine()._info, page_bytes=1024)
 
 
 def rows(
-    info: object = INFO, http: Http | None = None, tenants: int = 0, **caching: object
+    info: object = INFO,
+    http: Http | None = None,
+    tenants: int = 0,
+    keeping: StoreOptions | None = None,
+    **caching: object,
 ) -> dict[str, str]:
-    plan = start_plan(info, Standing(http or Http(), CacheOptions(**caching), tenants))  # type: ignore[arg-type]
+    plan = start_plan(
+        info, Standing(http or Http(), CacheOptions(**caching), tenants, keeping or StoreOptions())
+    )  # type: ignore[arg-type]
     return {line[2:12].strip(): line[13:] for line in plan.splitlines()}
 
 
 def test_tiers_that_are_off_are_not_shown() -> None:
-    assert list(rows()) == ["device", "weights", "KV cache", "context", "batch", "answers", "callers"]
+    assert list(rows()) == [
+        "device",
+        "weights",
+        "KV cache",
+        "context",
+        "batch",
+        "answers",
+        "callers",
+        "sessions",
+    ]
 
 
 def test_every_tier_is_shown_with_what_it_may_hold() -> None:
@@ -43,3 +58,10 @@ def test_callers_and_the_ledger() -> None:
 def test_what_answers_depend_on() -> None:
     assert rows(structs.replace(INFO, deterministic=True))["answers"].startswith("deterministic")
     assert "--deterministic" in rows()["answers"]
+
+
+def test_sessions_are_in_one_of_three_places_and_no_password_is_shown() -> None:
+    assert rows()["sessions"] == "in memory, 64.0 MiB of them, for 24 h"
+    assert rows(cache_dir=Path("/var/cache/hw"))["sessions"] == "in /var/cache/hw, for 24 h"
+    shown = rows(keeping=StoreOptions(redis="redis://:secret@host/1", session_ttl=1800))["sessions"]
+    assert shown == "in redis://host:6379/1, for 0.5 h; 64.0 MiB here for when it is away"

@@ -14,6 +14,7 @@ from msgspec import structs
 from cache.file_store import FileStore
 from cache.memory_store import MemoryStore
 from cache.store import Store
+from gateway.caching.generations import LocalGenerations
 from gateway.caching.objects import (
     CONTENTS,
     GONE_FOR,
@@ -30,6 +31,14 @@ from tests.fakes import ManualClock
 HELD = Held(content=Content(text="abc"), prompt=[97, 98, 99])
 
 
+class Told(LocalGenerations):
+    """Generations that a test moves."""
+
+    def __init__(self, known: dict[str, int]) -> None:
+        super().__init__(MemoryStore())
+        self._known = known
+
+
 class Bench:
     """A registry with a clock and generations that move when told to."""
 
@@ -42,9 +51,7 @@ class Bench:
 
     def fresh(self) -> CacheObjects:
         """As after a restart."""
-        return CacheObjects(
-            self.store, lambda tenant: self.generations.get(tenant, 0), most=self.most, clock=self.clock
-        )
+        return CacheObjects(self.store, Told(self.generations), most=self.most, clock=self.clock)
 
     def made(self, tenant: str = "t", *, ttl: float | None = 60.0, name: str | None = None) -> CacheObject:
         now = self.clock.now
