@@ -84,14 +84,14 @@ class Openings:
         return _opening(held), self._where(found, ask)
 
     def _where(self, found: CacheObject, ask: CacheAsk) -> CacheAsk:
-        """With the salt of the object, and its key where keys are kept apart; and with its lease, so that an engine that has
-        lost its entry has it again."""
+        """With the id of the object, whatever it was named by; with its salt, and its key where keys are kept apart; and with
+        its lease, so that an engine that has lost its entry has it again."""
         salt = _same("cache_salt", found.salt, ask.salt)
         key = ask.key
         if self.tenants.policy(found.tenant).prompt_cache_key == "isolate":
             key = _same("prompt_cache_key", found.key, ask.key)
         entry = EntrySpec(entry_id=found.id, tokens=found.tokens, lease=found.lease(self.objects.clock()))
-        return replace(ask, salt=salt, key=key, opening=entry)
+        return replace(ask, salt=salt, key=key, object_id=found.id, opening=entry)
 
 
 def _opening(held: Held) -> Opening:

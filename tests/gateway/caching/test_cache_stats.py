@@ -37,19 +37,20 @@ async def test_what_is_cached_and_what_it_was_good_for(gateway: Gateway) -> None
     made = (await gateway.post("/v1/caches", {"model": MODEL, "prompt": "01234", "name": "n"}))[1]
     gateway.engine.cached_tokens = 4
     await gateway.post("/v1/completions", {**ASK, "prompt_cache_key": "k"})
-    await gateway.post("/v1/completions", {**ASK, "prompt": "56789", "cache": {"id": made["id"]}})
+    for name in (made["id"], "n"):
+        await gateway.post("/v1/completions", {**ASK, "prompt": "56789", "cache": {"id": name}})
     await gateway.at_rest()
     (local,) = await stats(gateway)
     assert (local["tenant"], local["bytes"]) == ("local", {"device": 64, "host": 0, "disk": 32})
     assert (local["entries"], local["pinned_pages"], local["broken_leases"]) == (1, 1, 3)
     assert local["evictions"] == {"pressure": 2}
     usage = local["usage"]
-    assert (usage["requests"], usage["prompt_tokens"]) == (3, 25)
-    assert usage["tokens"] == {"computed": 17, "device": 8, "host": 0, "disk": 0}
-    assert sum(usage["reasons"].values()) == 3
+    assert (usage["requests"], usage["prompt_tokens"]) == (4, 35)
+    assert usage["tokens"] == {"computed": 23, "device": 12, "host": 0, "disk": 0}
+    assert sum(usage["reasons"].values()) == 4
     assert [(key["name"], key["requests"]) for key in usage["keys"]] == [("k", 1)]
     (cache,) = usage["objects"]
-    assert (cache["id"], cache["name"], cache["requests"]) == (made["id"], "n", 2)
+    assert (cache["id"], cache["name"], cache["requests"]) == (made["id"], "n", 3)
     got = (await gateway.get(f"/v1/caches/{made['id']}"))[1]
     assert got["saved_ms"] == cache["saved_seconds"] * 1000
 
