@@ -129,7 +129,7 @@ def create_app(
     chats = ChatTurns(model, offers, shapes, tenants, limits)
     turns = Turns(model, prompts, shapes, replies, Spoken(limits.splice_bytes), openings, desk, threads)
     dry_runs = DryRuns(model, prompts, chats, turns, engine, namespaces, openings, limits)
-    flush = Flush(objects, namespaces, engine, desk, keyring, model, limits)
+    flush = Flush(caches, namespaces, engine, desk, keyring, model, limits)
     browsers = BrowserPolicy(http.cors_origins, http.host, guarded=keyring.open)
 
     app = web.Application(client_max_size=limits.max_body)

@@ -21,6 +21,7 @@ from ..desk import Desk
 from ..errors import InvalidRequest
 from ..model import TextModel
 from ..openai.fields import Wire, parse
+from .caches import Caches
 from .lifetimes import read_ttl
 from .namespaces import Namespaces
 from .object_fields import check_label
@@ -63,13 +64,17 @@ class Flushed:
 class Flush:
     """A whole tenant ends with its generation, in O(1). Narrower scopes are looked for by the engine."""
 
-    objects: CacheObjects
+    caches: Caches
     namespaces: Namespaces
     engine: EngineClient
     desk: Desk
     keyring: Keyring
     model: TextModel
     limits: Limits
+
+    @property
+    def objects(self) -> CacheObjects:
+        return self.caches.objects
 
     async def handle(self, request: web.Request) -> web.Response:
         asked = parse(FlushRequest, await read_json(request, self.limits), {})
@@ -111,9 +116,14 @@ class Flush:
         report = await self.engine.flush_cache(scope)
         if scope.tiers == TIERS:
             for owner in await self.objects.owners() if tenant is None else (tenant,):
-                for each in await self.objects.all(owner):
-                    if self._fits(each, asked.scope):
-                        await self.objects.end(each, "flushed")
+                fitting = [
+                    each
+                    for each in await self.objects.all(owner)
+                    if each.ended is None and self._fits(each, asked.scope)
+                ]
+                for each in fitting:
+                    await self.objects.end(each, "flushed")
+                await self.caches.forget(*fitting)  # pages that others need stay, but not for their sake
         return report
 
     def _tenant(self, scope: FlushedScope, request: web.Request) -> str | None:

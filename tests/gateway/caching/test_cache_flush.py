@@ -154,6 +154,17 @@ async def test_what_was_not_used_for_long(gateway: Gateway) -> None:
     assert await status_of(gateway, made) == "flushed"
 
 
+async def test_what_others_hold_of_a_flushed_cache_is_not_held_for_it(gateway: Gateway) -> None:
+    """The engine keeps pages that others need, or have just used; a hard pin on them would be nobody's."""
+    made = await make(gateway, pin="hard", ttl="5m")
+    other = await make(gateway, pin="hard", cache_salt="s")
+    await flush(gateway, {"cache_id": made}, dry_run=True)
+    await flush(gateway, {"cache_id": made}, tiers=["disk"])
+    assert gateway.engine.entries.keys() == {made, other}
+    await flush(gateway, {"cache_id": made})
+    assert gateway.engine.entries.keys() == {other}
+
+
 async def test_a_tier_is_not_the_whole(gateway: Gateway) -> None:
     made = await make(gateway)
     assert (await flush(gateway, {"cache_id": made}, tiers=["disk", "host"]))[0] == 200
