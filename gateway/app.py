@@ -20,6 +20,7 @@ from .caching.expiry import watched
 from .caching.explain import Explain
 from .caching.flush import Flush
 from .caching.generations import SharedGenerations
+from .caching.latecomers import Latecomers
 from .caching.ledger import Ledger
 from .caching.ledger_file import LedgerFile
 from .caching.lookup import Lookup
@@ -103,7 +104,7 @@ def create_app(
     stores = stores or Stores.of_this_process(tenants)
     namespaces, sessions = stores.namespaces, stores.sessions
     metrics.register(StoreMetrics(sessions, stores.link, stores.latency))
-    accounting, counters = Accounting(), LastingCounters(engine)
+    accounting, counters, latecomers = Accounting(), LastingCounters(engine), Latecomers()
     book = None if ledger is None else Ledger(ledger, model.id)
     metrics.register(CacheMetrics(model.id, counters, accounting, book))
     metrics.register(TenantMetrics(model.id, accounting), by_tenant=True)
@@ -111,7 +112,13 @@ def create_app(
     diagnoser = Diagnoser(records, tokenizer, lambda: 1 if engine.info is None else engine.info.page_size)
     recorder = Recorder(diagnoser, engine, namespaces, model.id)
     # the recorder first: it finds out what the others count by
-    listeners: list[Listener] = [recorder, accounting, counters, *([] if book is None else [book])]
+    listeners: list[Listener] = [
+        recorder,
+        accounting,
+        counters,
+        latecomers,
+        *([] if book is None else [book]),
+    ]
     desk = Desk(engine, tokenizer, metrics, namespaces, listeners)
     threads = TextThreads()
     prompts = Prompts(model, threads)
@@ -161,7 +168,7 @@ def create_app(
     app.on_response_prepare.append(observer.add_headers)
     shared = namespaces.generations if isinstance(namespaces.generations, SharedGenerations) else None
     watched = [part.context for part in (keys, ledger, shared, sessions) if part is not None]
-    app.cleanup_ctx.extend([*watched, *contexts, _closing(threads), _watching(caches)])
+    app.cleanup_ctx.extend([*watched, *contexts, _closing(threads), _watching(caches, latecomers)])
     app[DESK] = desk
     app[LIFECYCLE] = lifecycle
     return app
@@ -217,9 +224,9 @@ def _admin(admin: Admin) -> list[Route]:
     return routes
 
 
-def _watching(caches: Caches) -> CleanupContext:
+def _watching(caches: Caches, latecomers: Latecomers) -> CleanupContext:
     async def context(app: web.Application) -> AsyncIterator[None]:
-        async with watched(caches):
+        async with watched(caches, latecomers):
             yield
 
     return context

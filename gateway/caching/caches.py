@@ -132,7 +132,7 @@ class Caches:
         """Its pages become like any other's: what nobody uses goes first."""
         found = await self.objects.find(request[CALLER].tenant.id, _id(request))
         await self.objects.remove(found)
-        await self.forget(found)
+        await self.forget(found.id)
         return _json({"id": found.id, "object": "cache.deleted", "deleted": True})
 
     async def warm(self, request: web.Request) -> web.Response:
@@ -155,14 +155,14 @@ class Caches:
     async def promote(self, request: web.Request) -> web.Response:
         return await self._move(request, "promote")
 
-    async def forget(self, *ended: CacheObject) -> None:
+    async def forget(self, *object_ids: str) -> None:
         """Let the engine know that nothing is promised of these any more. Best effort: an engine that is gone has forgotten
         them."""
-        for first in range(0, len(ended), AT_ONCE):
-            some = ended[first : first + AT_ONCE]
+        for first in range(0, len(object_ids), AT_ONCE):
+            some = object_ids[first : first + AT_ONCE]
             with contextlib.suppress(EngineUnavailable, TimeoutError):
                 async with asyncio.timeout(FORGET_PATIENCE):
-                    await asyncio.gather(*[self.engine.entry(each.id, drop=True) for each in some])
+                    await asyncio.gather(*[self.engine.entry(each, drop=True) for each in some])
 
     # -- for others that make objects ----------------------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ class Caches:
             yield
         except BaseException:
             if new:
-                await self.forget(made)
+                await self.forget(made.id)
             raise
 
     async def answer(self, found: CacheObject, usage: Usage | None = None) -> web.Response:

@@ -12,6 +12,7 @@ from cache.store import StoreError, StoreUnavailable
 
 from ..log import faults
 from .caches import Caches
+from .latecomers import Latecomers
 
 INTERVAL = 1.0
 """Seconds between two looks. Nothing depends on it: an object whose time is over is refused before anybody has looked."""
@@ -20,7 +21,7 @@ WRITING = 10.0
 """Seconds between two times that uses are written down: what a server that is killed may forget."""
 
 
-async def keep_watch(caches: Caches, interval: float = INTERVAL) -> None:
+async def keep_watch(caches: Caches, latecomers: Latecomers, interval: float = INTERVAL) -> None:
     """Until cancelled. A store that fails is told to the operator, and asked again later."""
     written = time.monotonic()
     while True:
@@ -29,8 +30,9 @@ async def keep_watch(caches: Caches, interval: float = INTERVAL) -> None:
             if time.monotonic() - written >= WRITING:
                 await caches.objects.write_uses()
                 written = time.monotonic()
-            for ended in await caches.objects.sweep():
-                await caches.forget(ended)
+            ended = [each.id for each in await caches.objects.sweep()]
+            late = [each for each in latecomers.take() if caches.objects.ended_lately(each)]
+            await caches.forget(*ended, *late)
         except StoreUnavailable:
             pass  # which was told when it began
         except StoreError as error:
@@ -38,9 +40,9 @@ async def keep_watch(caches: Caches, interval: float = INTERVAL) -> None:
 
 
 @asynccontextmanager
-async def watched(caches: Caches) -> AsyncIterator[None]:
+async def watched(caches: Caches, latecomers: Latecomers) -> AsyncIterator[None]:
     """While inside; what was used until then is written down at the end."""
-    task = asyncio.create_task(keep_watch(caches), name="cache expiry")
+    task = asyncio.create_task(keep_watch(caches, latecomers), name="cache expiry")
     try:
         yield
     finally:

@@ -123,7 +123,9 @@ class Flush:
                 ]
                 for each in fitting:
                     await self.objects.end(each, "flushed")
-                await self.caches.forget(*fitting)  # pages that others need stay, but not for their sake
+                await self.caches.forget(
+                    *[each.id for each in fitting]
+                )  # pages that others need stay, but not for their sake
         return report
 
     def _tenant(self, scope: FlushedScope, request: web.Request) -> str | None:

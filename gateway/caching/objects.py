@@ -35,6 +35,9 @@ _SERVER = ""
 GONE_FOR = 24 * 3600.0
 """Seconds for which an object that has ended still answers 410 and says why, rather than 404."""
 
+LATE = 3600.0
+"""Seconds for which a request may still be under way that began with an object before that ended."""
+
 Ending = Literal["expired", "flushed"]
 Clock = Callable[[], float]
 
@@ -133,6 +136,8 @@ class CacheObjects:
         self._used: dict[tuple[str, str], float] = {}
         self._ends: dict[tuple[str, str], float] = {}
         """When objects that this process knows of end: those the engine may have entries of."""
+        self._ended: dict[str, float] = {}
+        """When objects ended or were removed here lately, by id, the first first."""
         self._making: Counter[str] = Counter()
         self._names: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         """Locks for as long as somebody holds or awaits them."""
@@ -260,6 +265,9 @@ class CacheObjects:
         await self._store.delete(CONTENTS, found.tenant, found.id)
         self._forget(found)
 
+    def ended_lately(self, object_id: str) -> bool:
+        return object_id in self._ended
+
     async def write_uses(self) -> None:
         """Write down which were used since the last time, and when."""
         for (tenant, object_id), when in list(self._used.items()):
@@ -274,6 +282,8 @@ class CacheObjects:
                 if each.ended == "flushed":
                     await self.end(each, "flushed")
         now = self.clock()
+        for object_id in [each for each, when in self._ended.items() if now - when > LATE]:
+            del self._ended[object_id]
         ended: list[CacheObject] = []
         for tenant, object_id in [key for key, end in self._ends.items() if end <= now]:
             record = await self._store.get(OBJECTS, tenant, object_id)
@@ -346,12 +356,15 @@ class CacheObjects:
         return None if made.expires_at is None else max(made.expires_at - self.clock(), 0.0) + GONE_FOR
 
     def _note_end(self, made: CacheObject) -> None:
+        if made.ended is None:
+            self._ended.pop(made.id, None)  # it was made anew
         if made.expires_at is None or made.ended is not None:
             self._ends.pop((made.tenant, made.id), None)
         else:
             self._ends[made.tenant, made.id] = made.expires_at
 
     def _forget(self, found: CacheObject) -> None:
+        self._ended[found.id] = self.clock()
         self._ends.pop((found.tenant, found.id), None)
         self._used.pop((found.tenant, found.id), None)
 

@@ -279,6 +279,27 @@ async def test_deleting_ends_the_promise(gateway: Gateway) -> None:
         assert await refused(gateway, method, path + tail, body) == (404, "id", "cache_not_found")
 
 
+async def test_a_request_that_ends_later_brings_no_entry_back(gateway: Gateway) -> None:
+    """It began with the cache before that was deleted, and knows its lease: a hard pin, say."""
+    made = await make(gateway, pin="hard")
+    gateway.engine.prefill_delay = 0.3
+    ask = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "hi"}],
+        "cache": {"id": made["id"]},
+        "max_tokens": 1,
+    }
+    late = asyncio.create_task(gateway.post("/v1/chat/completions", ask))
+    await asyncio.sleep(0.1)
+    await send(gateway, "DELETE", f"/v1/caches/{made['id']}")
+    assert gateway.engine.entries == {}
+    assert (await late)[0] == 200
+    assert gateway.engine.entries.keys() == {made["id"]}
+    async with asyncio.timeout(5.0):
+        while gateway.engine.entries:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
+
+
 async def test_moves(gateway: Gateway) -> None:
     made = await make(gateway, lowest="host")
     path = f"/v1/caches/{made['id']}"
