@@ -20,9 +20,9 @@ class PrivateDirectory:
 
     def __init__(self) -> None:
         _sweep(Path(tempfile.gettempdir()))
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        while (made := _make()) is None:
+            pass
+        self.path, self._lock = made
 
     def close(self) -> None:
         """Raises OSError for what cannot be removed now; whoever comes next removes that."""
@@ -30,6 +30,20 @@ class PrivateDirectory:
             shutil.rmtree(self.path)
         finally:
             os.close(self._lock)
+
+
+def _make() -> tuple[Path, int] | None:
+    """A directory and its lock; None if somebody's sweep came between the two."""
+    path = Path(tempfile.mkdtemp(prefix=PREFIX))
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return None
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if path.exists():
+        return path, lock
+    os.close(lock)
+    return None
 
 
 def _sweep(parent: Path) -> None:

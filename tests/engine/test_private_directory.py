@@ -1,5 +1,6 @@
 import stat
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,18 @@ def test_only_this_user_can_enter_and_it_goes_with_all_it_holds(temporary: Path)
     (directory.path / "socket").touch()
     directory.close()
     assert list(temporary.iterdir()) == []
+
+
+def test_many_at_once_take_nothing_from_each_other() -> None:
+    """A directory is there for a moment before it is locked, as a dead one would be."""
+
+    def make_and_use(_: int) -> None:
+        directory = PrivateDirectory()
+        (directory.path / "socket").touch()
+        directory.close()
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(make_and_use, range(400)))
 
 
 def test_what_a_killed_process_left_is_removed_and_nothing_else(temporary: Path) -> None:
