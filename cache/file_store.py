@@ -78,8 +78,16 @@ class FileStore:
             except OSError as error:
                 raise StoreError(f"{error.filename or self._files.directory}: {error.strerror}") from None
 
+        done = asyncio.get_running_loop().run_in_executor(self._thread, named)
+        done.add_done_callback(_looked_at)
         # shielded: a cancelled future would take work that still waits for the thread out of its queue
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, named))
+        return await asyncio.shield(done)
+
+
+def _looked_at(done: asyncio.Future[T]) -> None:
+    """How it went is the caller's to hear; who was cancelled wants to hear nothing."""
+    if not done.cancelled():
+        done.exception()
 
 
 _Key = tuple[str, str, str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import tempfile
@@ -192,6 +193,22 @@ async def test_a_change_goes_on_without_its_caller(tmp_path: Path) -> None:
         last.cancel()
         await asyncio.gather(*before)
         assert await store.get("k", "t", "last") is not None
+
+
+async def test_a_change_that_fails_without_its_caller_is_nobodys(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever has left hears of nothing, and no log speaks of an error that nobody has looked at."""
+    async with opened("files", tmp_path, ManualClock(1.0)) as store:
+        late = asyncio.create_task(store.put("k", "t", "x", b"1", expected="no such version"))
+        await asyncio.sleep(0)
+        late.cancel()
+        await asyncio.wait([late])
+        await store.list("k", "t")
+        del late
+        gc.collect()
+        await asyncio.sleep(0)
+    assert caplog.text == ""
 
 
 async def test_one_process_at_a_time(tmp_path: Path) -> None:
