@@ -169,7 +169,7 @@ class Accounts:
         if not self.over:
             return []
         payers = [account for account in self.over if account.idle]
-        return sorted(payers, key=lambda account: account.quota - account.pages)
+        return sorted(payers, key=lambda account: (account.quota - account.pages, account.tenant))
 
     # ---- pins --------------------------------------------------------------------------------------------------------
 

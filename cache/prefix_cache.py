@@ -957,7 +957,7 @@ class PrefixCache:
             for node in going.nodes:
                 self._lose_holds(node, "flushed", now)
                 self._remove(node, "flushed", now)
-            for parent in {node.parent for node in going.nodes}:
+            for parent in dict.fromkeys(node.parent for node in going.nodes):
                 self._offer_if_leaf(parent)
             self._stop_writers(scope, set(going.nodes))
         return report

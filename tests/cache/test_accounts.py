@@ -77,6 +77,14 @@ def test_who_is_over_its_quota_pays_by_how_much() -> None:
     assert book.payers() == []
 
 
+def test_of_equals_the_same_pays_first_in_every_run() -> None:
+    book = accounts()
+    for name in "hcafgbed":
+        book.charge(book.of(name), 60)
+        book.of(name).idle = 1
+    assert "".join(account.tenant for account in book.payers()) == "abcdefgh"
+
+
 def test_a_floor_spares_idle_pages_up_to_it() -> None:
     book = accounts(a=TenantLimits(floor=0.2))
     a = book.of("a")
