@@ -261,10 +261,15 @@ class ManagedMachine(RuleBasedStateMachine):
         assert (dropped is None) == (self.promises.pop(name, None) is None)
 
     def renew(self, root: bytes, tokens: Tokens, found: int) -> None:
-        for promise in self.promises.values():
+        for name, promise in self.promises.items():
             whole = len(promise.tokens) <= found and tokens[: len(promise.tokens)] == promise.tokens
-            if promise.root == root and whole:
+            if promise.root == root and whole and self.stands(name):
                 promise.renewed = self.clock.now
+
+    def stands(self, name: str) -> bool:
+        """An entry that has lost its pages stays lost, even when equal ones are published again."""
+        view = self.cache.entry(name)
+        return view is not None and view.cause is None
 
     # ---- what takes pages --------------------------------------------------------------------------------------------
 
