@@ -10,12 +10,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from .lease import EvictionCause, TenantLimits
-
-if TYPE_CHECKING:
-    from .radix import Root
 
 
 class PinsExhausted(Exception):
@@ -52,7 +48,6 @@ class Account:
     broken_leases: int = 0
     broken_pauses: int = 0
     evictions: Counter[EvictionCause] = field(default_factory=Counter)
-    roots: dict[bytes, Root] = field(default_factory=dict)
 
     @property
     def committed(self) -> int:

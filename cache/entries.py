@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from .accounts import Account
 from .lease import Claim, EvictionCause, Lease
-from .radix import Node
+from .node import Entry, Hold, Node
+from .radix import RadixTree
 
 Status = Literal["held", "lapsed", "broken", "flushed"]
 
@@ -25,39 +25,6 @@ REMEMBERED = 4096
 """So many entries that lost their pages can still be asked for."""
 
 _STRENGTH = {"none": 0, "soft": 1, "hard": 2}
-
-
-@dataclass(slots=True, eq=False)
-class Hold:
-    """The leases on the first `tokens` tokens of a path that ends at `node`: last renewed at `used`, found `hits` times.
-
-    `pause` is that of a conversation that waits for its tools; it is no entry and is over once the conversation goes on.
-    """
-
-    node: Node
-    tokens: int
-    used: float
-    hits: int
-    entries: dict[str, Entry]
-    pause: Lease | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """A lease by its id. Without a `hold` it has lost pages, for `cause`. Its hits are `hits` and those of the hold since it
-    had `before` of them; `used` is its last use, once it has no hold."""
-
-    entry_id: str
-    account: Account
-    tokens: int
-    lease: Lease
-    node: Node
-    hold: Hold | None
-    hits: int
-    before: int
-    used: float
-    broken: bool = False
-    cause: EvictionCause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +144,42 @@ class Entries:
         node.holds = None
         node.claim = None
         return Losses(leases, pauses, until)
+
+
+def view_of(entry: Entry, tree: RadixTree, now: float) -> EntryView:
+    """An entry as it is. Linear in its path."""
+    size = tree.page_size
+    path = entry.node.path()
+    if entry.is_live:
+        device = entry.tokens
+    else:
+        tokens = [token for node in path for token in node.key][: entry.tokens]
+        device = tree.walk(entry.node.root.root_key, tokens, len(tokens)).tokens(size)
+    hold, lease = entry.hold, entry.lease
+    used = entry.used if hold is None else hold.used
+    expires_in = used + lease.ttl - now if lease.pin == "none" else None
+    cause: EvictionCause | None = "flushed" if hold is not None and not entry.is_live else entry.cause
+    return EntryView(
+        entry_id=entry.entry_id,
+        tenant=entry.account.tenant,
+        tokens=entry.tokens,
+        device=device,
+        chains=tuple(node.chain for node in path if len(node.key) == size),
+        lease=lease,
+        status=_status(cause, expires_in, broken=entry.broken),
+        expires_in=expires_in,
+        hits=entry.hits + (0 if hold is None else hold.hits - entry.before),
+        idle=max(0.0, now - used),
+        cause=cause,
+    )
+
+
+def _status(cause: EvictionCause | None, expires_in: float | None, *, broken: bool) -> Status:
+    if cause == "flushed":
+        return "flushed"
+    if broken:
+        return "broken"
+    return "lapsed" if cause is not None or (expires_in is not None and expires_in <= 0) else "held"
 
 
 def pause(node: Node, lease: Lease, now: float) -> None:

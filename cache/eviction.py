@@ -14,7 +14,7 @@ The worth is the index of Gittins (1979) of the stopping problem "keep the page 
 place": the largest ratio, over all times to give up at, of the chance to be used by then to the time that it is kept. For a
 known time of next use it is the reciprocal of that, which is Belady's (1966) order.
 
-Nothing here holds pages, counts them or knows who may have how many: `prefix_cache` calls, with one thread.
+Nothing here holds pages, counts them or knows who may have how many: its caller does, with one thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from enum import IntEnum
 from itertools import pairwise
 from math import floor, inf, log2
 
-from .radix import Node
+from .node import Node
 
 STEPS = tuple(0.5 * 2.0**i for i in range(13))
 """Where each step of age ends, in seconds; the last one has no end."""

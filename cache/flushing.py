@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from .entries import Entry
 from .lease import CachePolicy, FlushScope
-from .radix import SHARED, Node, Root, below
+from .node import SHARED, Entry, Node, Root, below
 
 
 @dataclass(frozen=True, slots=True)

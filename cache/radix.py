@@ -13,132 +13,13 @@ The tree knows neither reference counts nor what is promised to whom; it carries
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import NamedTuple
 
 from .accounts import NOBODY, Account
-from .lease import Claim, Tier
+from .node import Key, Node, Root, below
 from .tiers.page import page_chain
-
-if TYPE_CHECKING:
-    from .entries import Hold
-
-Key = tuple[int, ...]
-
-SHARED: Final = b"\0shared"
-"""The group of a page that more than one group has used."""
-
-
-class Node:
-    """A page in the tree; out of it, `page` is -1. `parent` stays known even then.
-
-    What is known of its use is written by `prefix_cache` and read by `eviction`: `start` is the position of its first
-    token, `used` the second of its last use, `hits` how many requests found it, `streak` how often its path had been gone on
-    from when it was made, `owner` its tenant. It `expires` `max_age` seconds after its last use (None: never). `claim` sums
-    up `holds`, the leases that end here. `seat`, `shared` and `paused` are eviction's own.
-
-    `group` is the only one that has used it, or SHARED. `lowest` is the lowest tier it may reach. `pins` counts the hard pins
-    that end here and the children that have some below them. `promised` is until when a lease further down, which was
-    broken, would have kept it.
-    """
-
-    __slots__ = (
-        "chain",
-        "claim",
-        "created",
-        "expires",
-        "group",
-        "hits",
-        "holds",
-        "key",
-        "keys",
-        "lowest",
-        "max_age",
-        "nodes",
-        "owner",
-        "page",
-        "parent",
-        "paused",
-        "pins",
-        "promised",
-        "root",
-        "seat",
-        "shared",
-        "start",
-        "streak",
-        "used",
-    )
-    parent: Node
-    root: Root
-
-    def __init__(self, key: Key, page: int, parent: Node, chain: bytes) -> None:
-        self.key = key
-        self.page = page
-        self.parent = parent
-        self.root = parent.root
-        self.chain = chain
-        self.keys: list[Key] = []  # of the children, sorted
-        self.nodes: list[Node] = []  # the children, in the same order
-        self.start: int = 0 if parent is self else parent.start + len(parent.key)
-        self.used = 0.0
-        self.created = 0.0
-        self.hits = 0
-        self.streak = 0
-        self.owner = ""
-        self.expires = inf
-        self.max_age: float | None = None
-        self.claim: Claim | None = None
-        self.holds: list[Hold] | None = None
-        self.group = b""
-        self.lowest: Tier = "disk"
-        self.pins = 0
-        self.promised = -inf
-        self.seat = 0
-        self.shared = False
-        self.paused = False
-
-
-class Root(Node):
-    """The empty prefix of one root key, and all that is below it, in pages.
-
-    `pages` and `tokens` are those of its tree; of the pages `idle` are held by nobody else and can go, `frozen` are held by
-    nobody else and pinned, `pinned` are on the path to a hard pin. `entries` counts the leases of its nodes. `dead` is the
-    time when it was flushed. Its parent is itself.
-    """
-
-    __slots__ = (
-        "account",
-        "adapter",
-        "dead",
-        "entries",
-        "frozen",
-        "idle",
-        "namespace",
-        "pages",
-        "pinned",
-        "root_key",
-        "tokens",
-    )
-
-    def __init__(
-        self, root_key: bytes, account: Account, *, namespace: bytes = b"", adapter: bytes = b""
-    ) -> None:
-        self.key = ()
-        self.root = self
-        super().__init__((), -1, self, root_key)
-        self.root_key = root_key
-        self.account = account
-        self.namespace = namespace
-        self.adapter = adapter
-        self.pages = 0
-        self.tokens = 0
-        self.idle = 0
-        self.frozen = 0
-        self.pinned = 0
-        self.entries = 0
-        self.dead: float | None = None
 
 
 class Walk(NamedTuple):
@@ -147,6 +28,9 @@ class Walk(NamedTuple):
     nodes: list[Node]
     tail: Node | None
     shared: int
+
+    def tokens(self, page_size: int) -> int:
+        return len(self.nodes) * page_size + self.shared
 
 
 class Insertion(NamedTuple):
@@ -159,11 +43,12 @@ class Insertion(NamedTuple):
 class RadixTree:
     """`nodes` and `tokens` count what can be found, in all roots. Empty roots disappear."""
 
-    __slots__ = ("nodes", "page_size", "roots", "tokens")
+    __slots__ = ("_owned", "nodes", "page_size", "roots", "tokens")
 
     def __init__(self, page_size: int) -> None:
         self.page_size = page_size
         self.roots: dict[bytes, Root] = {}
+        self._owned: dict[Account, dict[Root, None]] = {}  # in the order that they were made
         self.nodes = 0
         self.tokens = 0
 
@@ -202,13 +87,19 @@ class RadixTree:
         root = self.roots.get(root_key)
         if root is None:
             root = self.roots[root_key] = Root(root_key, account, namespace=namespace, adapter=adapter)
+            self._owned.setdefault(account, {})[root] = None
         return root
+
+    def roots_of(self, account: Account) -> Iterable[Root]:
+        """All that one owner has, the oldest first."""
+        return self._owned.get(account, ())
 
     def insert(self, parent: Node, key: Key, page: int) -> Insertion:
         """Let `page` stand for `key` below `parent`, unless a page there holds these tokens already.
 
         A shorter tail that `key` goes on from gives its place up: its page is reported as displaced.
         """
+        assert parent.page >= 0 or parent is parent.root, "nothing goes below what is out of the tree"
         keys = parent.keys
         at = bisect_left(keys, key)
         if at < len(keys) and keys[at][: len(key)] == key:
@@ -245,14 +136,21 @@ class RadixTree:
         root = node.root
         self._count(root, -1, -len(node.key))
         if parent is root and not parent.keys:
-            del self.roots[root.root_key]
+            self._forget(root)
         return parent
 
     def cut(self, root: Root) -> None:
         """Let nobody find anything below a root any more. O(1): its nodes stay linked to it."""
-        del self.roots[root.root_key]
+        self._forget(root)
         self.nodes -= root.pages
         self.tokens -= root.tokens
+
+    def _forget(self, root: Root) -> None:
+        del self.roots[root.root_key]
+        owned = self._owned[root.account]
+        del owned[root]
+        if not owned:
+            del self._owned[root.account]
 
     def _count(self, root: Root, pages: int, tokens: int) -> None:
         self.nodes += pages
@@ -277,16 +175,9 @@ class RadixTree:
             sum(r.tokens for r in self.roots.values()),
         )
         assert counted == (self.nodes, self.tokens), "the tree's counts are stale"
-
-
-def below(top: Node) -> Iterator[Node]:
-    """All nodes under this one, parents before children."""
-    stack = list(top.nodes)
-    while stack:
-        node = stack.pop()
-        if node.nodes:
-            stack += node.nodes
-        yield node
+        owned = [(account, root) for account, roots in self._owned.items() for root in roots]
+        assert all(root.account is account for account, root in owned), "a root of somebody else's"
+        assert {root for _, root in owned} == set(self.roots.values()), "a root that nobody owns"
 
 
 def check_below(root: Root, page_size: int) -> None:

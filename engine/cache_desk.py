@@ -154,7 +154,7 @@ class CacheDesk:
                 "device": account.pages * self._cache.page_bytes,
                 **self._moves.bytes_of(account.tenant),
             },
-            entries=sum(root.entries for root in account.roots.values()),
+            entries=self._cache.live_entries(account),
             pinned_pages=account.pinned,
             evictions=dict(account.evictions),
             broken_leases=account.broken_leases,

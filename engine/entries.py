@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from cache.accounts import PinsExhausted
+from cache.cursor import Cursor
 from cache.lease import EntrySpec
-from cache.prefix_cache import Cursor, PrefixCache
+from cache.prefix_cache import PrefixCache
 
 from .request import GenerationRequest
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from cache.prefix_cache import Cursor
+from cache.cursor import Cursor
 
 from .account import Account
 from .entries import PendingEntries

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from cache.entries import claim_of
 from cache.lease import EvictionCause
-from cache.radix import Node
+from cache.node import Node
 from cache.tiers.disk import DiskTier
 from cache.tiers.host import HostTier, TierTotals
 from cache.tiers.index import TierIndex, TierPage

@@ -6,11 +6,11 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from cache.cursor import Cursor
 from cache.entries import EntryView
 from cache.flushing import takes_whole_roots
 from cache.lease import CachePolicy, EntrySpec, FlushScope, Tier
-from cache.prefix_cache import Cursor
-from cache.radix import Node
+from cache.node import Node
 from cache.tiers.index import TierIndex, TierPage
 
 from .batch import PageLoad, PageMemory, Plan

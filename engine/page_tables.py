@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from cache.prefix_cache import Match, PrefixCache
-from cache.radix import Node
+from cache.node import Node
+from cache.prefix_cache import PrefixCache
+from cache.reading import Match
 from cache.tiers.index import TierPage
 
 from .batch import PageCopy

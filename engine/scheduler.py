@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from cache.accounts import PinsExhausted
+from cache.audit import Survey
+from cache.cursor import Cursor
 from cache.flushing import Flushed
 from cache.lease import FlushScope, Lease
-from cache.prefix_cache import Cursor, PrefixCache, Survey
+from cache.prefix_cache import PrefixCache
 from cache.tombstones import Gone
 
 from .account import evicted, never_queued

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cache.lease import Lease
+from cache.node import Node
 from cache.prefix_cache import PrefixCache
-from cache.radix import Node
 
 REMEMBERED = 256
 

@@ -18,8 +18,9 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from cache.accounts import PinsExhausted
+from cache.cursor import Cursor
 from cache.lease import EntrySpec
-from cache.prefix_cache import Cursor, PrefixCache
+from cache.prefix_cache import PrefixCache
 from cache.tiers.header import PageKind
 from cache.tiers.index import TierPage
 from cache.tiers.page import PageMeta

@@ -30,10 +30,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count
 
+from cache.cursor import Cursor
 from cache.eviction import Evictor
 from cache.lease import Lease
-from cache.prefix_cache import Cursor, PrefixCache
-from cache.radix import Key, Node
+from cache.node import Key, Node
+from cache.prefix_cache import PrefixCache
 from tests.fakes import ManualClock
 
 PAGE = 16

@@ -15,8 +15,9 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
+from cache.cursor import Cursor
 from cache.lease import CachePolicy, EntrySpec, FlushScope, Lease
-from cache.prefix_cache import Cursor, PrefixCache
+from cache.prefix_cache import PrefixCache
 
 PAGE_SIZE = 16
 PROMPT = 2000

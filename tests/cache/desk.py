@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cache.accounts import Limits
+from cache.cursor import Cursor
 from cache.lease import CachePolicy, EntrySpec, EvictionCause, Lease, TenantLimits
-from cache.prefix_cache import Cursor, Match, PrefixCache
-from cache.radix import Node
+from cache.node import Node
+from cache.prefix_cache import PrefixCache
+from cache.reading import Match
 from tests.fakes import ManualClock
 
 SIZE = 4

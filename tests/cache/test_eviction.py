@@ -10,10 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from cache.cursor import Cursor
 from cache.eviction import Evictor
 from cache.lease import Claim
-from cache.prefix_cache import Cursor, PrefixCache
-from cache.radix import Node, RadixTree
+from cache.node import Node
+from cache.prefix_cache import PrefixCache
+from cache.radix import RadixTree
 from tests.fakes import ManualClock
 
 SIZE = 16

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
+from cache.cursor import Cursor
+from cache.flushing import Flushed
 from cache.lease import EntrySpec, FlushScope, Lease, TenantLimits
-from cache.prefix_cache import Cursor, Flushed
 
 from .desk import SIZE, Desk, text
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cache.accounts import PinsExhausted
+from cache.cursor import Cursor
 from cache.lease import EntrySpec, Lease, TenantLimits
-from cache.prefix_cache import Cursor
 
 from .desk import SIZE, Desk, text
 
@@ -131,7 +131,7 @@ def test_a_sequence_that_asks_again_uses_once_and_never_what_it_wrote() -> None:
     view = desk.cache.entry("e")
     assert view is not None
     assert view.hits == 1
-    assert [node.hits for node in sorted(desk.cache._tree, key=lambda node: node.start)] == [1, 1, 0]
+    assert [node.hits for node in sorted(desk.cache.nodes(), key=lambda node: node.start)] == [1, 1, 0]
 
 
 def test_a_broken_lease_is_counted_and_remembered_along_the_path() -> None:
@@ -503,7 +503,7 @@ def test_the_clock_may_stand_still_or_go_back() -> None:
 def test_a_page_may_go_as_far_as_one_of_those_who_wrote_all_of_it_allows() -> None:
     desk = Desk()
     desk.run(text(1), lowest="device", max_age=10.0)
-    (node,) = desk.cache._tree
+    (node,) = desk.cache.nodes()
     assert (node.lowest, node.max_age) == ("device", 10.0)
     desk.run([*text(1)[:2], 9, 9], lowest="disk")
     assert (node.lowest, node.max_age) == ("device", 10.0), "a part of it is not all of it"
@@ -511,7 +511,7 @@ def test_a_page_may_go_as_far_as_one_of_those_who_wrote_all_of_it_allows() -> No
     assert (node.lowest, node.max_age) == ("host", 20.0)
     desk.run(text(2)[:2], lowest="disk")
     desk.run(text(2), lowest="device", max_age=10.0)
-    grown = next(node for node in desk.cache._tree if node.key[0] == 200)
+    grown = next(node for node in desk.cache.nodes() if node.key[0] == 200)
     assert (grown.lowest, grown.max_age) == ("device", 10.0), "whose tail it was gave no leave for the rest"
 
 

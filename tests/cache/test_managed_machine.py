@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cache.accounts import Limits, PinsExhausted
+from cache.cursor import Cursor
 from cache.lease import CachePolicy, EntrySpec, EvictionCause, FlushScope, Lease, Pin, TenantLimits
-from cache.prefix_cache import Cursor, PrefixCache
-from cache.radix import Node
+from cache.node import Node
+from cache.prefix_cache import PrefixCache
 from tests.fakes import ManualClock
 
 SIZE, PAGES, LONGEST = 3, 14, 15
@@ -324,9 +325,9 @@ class ManagedMachine(RuleBasedStateMachine):
         before = self.cache.tree_pages
         assert self.cache.flush(scope) == planned
         assert before - self.cache.tree_pages == planned.pages
-        assert all(node.group != scope.group for node in self.cache._tree), "a page of the group is left"
+        assert all(node.group != scope.group for node in self.cache.nodes()), "a page of the group is left"
         self.oracle.known.clear()
-        for node in self.cache._tree:
+        for node in self.cache.nodes():
             self.oracle.publish(node.root.root_key, _path(node))
 
     @rule(count=st.integers(1, 4))
@@ -368,7 +369,7 @@ class ManagedMachine(RuleBasedStateMachine):
 def _has_leaf(cache: PrefixCache, tenant: str) -> bool:
     return any(
         node.owner == tenant and not node.keys and not node.pins and cache.pool.holders(node.page) == 1
-        for node in cache._evictor
+        for node in cache._pages.evictor
         if node.root.dead is None
     )
 

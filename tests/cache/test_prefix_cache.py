@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cache.prefix_cache import Cursor, PrefixCache
+from cache.cursor import Cursor
+from cache.prefix_cache import PrefixCache
 from tests.fakes import ManualClock
 
 SIZE = 4
@@ -209,7 +210,7 @@ def test_the_eviction_order_does_not_grow_with_use() -> None:
     remember(cache, [*range(8)])
     for _ in range(2000):
         cache.release(cache.match(Cursor(b"n"), [*range(9)]).pages)
-    assert sum(1 for _ in cache._evictor) <= 1
+    assert sum(1 for _ in cache._pages.evictor) <= 1
     cache.check([])
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.radix import Node, RadixTree
+from cache.node import Node
+from cache.radix import RadixTree
 
 Tokens = list[int]
 

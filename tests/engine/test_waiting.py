@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cache.prefix_cache import Cursor
+from cache.cursor import Cursor
 from engine.group import Group, Member, Tenant
 from engine.request import GenerationRequest, SamplingParams
 from engine.waiting import WaitingQueue

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from cache.cursor import Cursor
 from cache.flushing import fits_root, fits_writer, takes_whole_roots
 from cache.lease import FlushScope
-from cache.prefix_cache import Cursor, Match, PrefixCache
-from cache.radix import SHARED, Node
+from cache.node import SHARED, Node
+from cache.prefix_cache import PrefixCache
+from cache.reading import Match
 from engine.request import GenerationRequest
 
 Where = tuple[bytes, bytes]
@@ -173,7 +175,7 @@ class CacheOracle:
                 node.pins,
                 node.seat,
             )
-            for root in cache._tree.roots.values()
+            for root in cache._pages.tree.roots.values()
             for node in _below(root)
         ]
         pool = [cache.pool.holders(page) for page in range(cache.pool.total)]
@@ -183,10 +185,10 @@ class CacheOracle:
     def _longest(self, cursor: Cursor, tokens: list[int]) -> tuple[int, bool]:
         """By comparison with everything; and whether anything below the root has expired."""
         cache = self._cache
-        root = None if cursor.root_key is None else cache._tree.roots.get(cursor.root_key)
+        root = None if cursor.root_key is None else cache._pages.tree.roots.get(cursor.root_key)
         if root is None or not cache.enabled or not cursor.policy.read:
             return 0, False
-        now = cache._clock()
+        now = cache.now()
         paths: dict[Node, list[int]] = {root: []}
         longest, expired = 0, False
         for node in _below(root):

@@ -11,14 +11,21 @@ from typing import Any
 from msgspec import structs
 
 from cache.accounts import Account
+from cache.cached_pages import CachedPages
+from cache.cursor import Cursor
+from cache.finding import Finder, Found, Path
 from cache.flushing import Flushed
 from cache.lease import FlushScope
-from cache.prefix_cache import Cursor, Found, Match, PrefixCache
-from cache.radix import Node
+from cache.leasing import Leasing
+from cache.node import Node
+from cache.prefix_cache import PrefixCache
+from cache.publishing import Publisher
+from cache.reading import Match
 from cache.tiers.host import HostTier
 from cache.tiers.index import TierPage
 from cache.tiers.page import PageMeta
 from cache.tombstones import Gone
+from cache.writers import Writers
 from engine.batch import Masks, PageCopy, PageLoad, PageSave, Plan, PlannedRow, RowResult, StepResult
 from engine.entries import PendingEntries
 from engine.group import Group, Member
@@ -46,21 +53,20 @@ class AbortKeepsPages(Scheduler):
         self.cache.release = release
 
 
-class EvictsReferenced(PrefixCache):
+class EvictsReferenced(CachedPages):
     """Eviction does not look whether a sequence holds the page, and frees it all the same."""
 
-    def match(self, cursor: Cursor, tokens: Tokens[int]) -> Match:
-        match = super().match(cursor, tokens)
-        for page in match.pages[-1:]:
-            node = self._node_of[page]
-            if node is not None and not node.keys:
-                self._offer(node)
-        return match
+    def hold(self, path: Tokens[Node]) -> list[int]:
+        pages = super().hold(path)
+        for node in path[-1:]:
+            if not node.keys:
+                self.offer(node)
+        return pages
 
-    def _let_go(self, node: Node, page: int) -> int:
+    def let_go(self, node: Node, page: int) -> int:
         while self.pool.holders(page) > 1:
             self.pool.release(page)
-        return super()._let_go(node, page)
+        return super().let_go(node, page)
 
 
 class PublishesEarly(PrefixCache):
@@ -124,12 +130,12 @@ class MatchesWholePrompt(PrefixCache):
         return super().match(cursor, [*tokens, -1])
 
 
-class PinsUncounted(PrefixCache):
-    """Pinning a page does not take it off the count of idle ones."""
+class HoldsUncounted(CachedPages):
+    """Holding a page does not take it off the count of idle ones."""
 
-    def _pin(self, cursor: Cursor, path: list[Node], now: float) -> list[int]:
+    def hold(self, path: Tokens[Node]) -> list[int]:
         idle = self.idle
-        pages = super()._pin(cursor, path, now)
+        pages = super().hold(path)
         self.idle = idle
         return pages
 
@@ -496,7 +502,7 @@ class LetsWaitingWrite(Scheduler):
 
     def _new_member(self, group: Group, index: int) -> Member:
         member = super()._new_member(group, index)
-        self.cache._cursors.discard(member.cursor)
+        self.cache._writers._cursors.discard(member.cursor)
         return member
 
 
@@ -554,10 +560,12 @@ class FlushesNothingHere(PrefixCache):
         return super().flush(scope, dry_run=True)
 
 
-class FlushForgetsWriters(PrefixCache):
+class FlushForgetsWriters(Writers):
     """What runs in a flushed scope goes on to publish."""
 
-    def _stop_writers(self, scope: FlushScope, removed: set[Node]) -> None:
+    __slots__ = ()
+
+    def silence(self, scope: FlushScope, removed: set[Node]) -> None:
         pass
 
 
@@ -568,29 +576,32 @@ class FlushesOnTrial(PrefixCache):
         return super().flush(scope)
 
 
-class LookingIsUsing(PrefixCache):
+class LookingIsUsing(Finder):
     """What is looked up was used."""
 
-    def look_up(self, root_key: bytes | None, tokens: Tokens[int]) -> Found:
-        if root_key is not None:
-            for node in self._tree.walk(root_key, tokens, len(tokens) - 1).nodes:
-                node.used = self._clock()
+    __slots__ = ()
+
+    def look_up(self, root_key: bytes, tokens: Tokens[int]) -> Found:
+        for node in self._pages.tree.walk(root_key, tokens, len(tokens) - 1).nodes:
+            node.used = self._pages.clock()
         return super().look_up(root_key, tokens)
 
 
-class FindsTheExpired(PrefixCache):
+class FindsTheExpired(Finder):
     """A page can be found when its time is over."""
 
-    def _walk(self, root_key: bytes, tokens: Tokens[int], now: float) -> Any:
-        return super()._walk(root_key, tokens, -1e9)
+    __slots__ = ()
+
+    def walk(self, root_key: bytes, tokens: Tokens[int], now: float) -> Path:
+        return super().walk(root_key, tokens, -1e9)
 
 
-class PaysWithTheLatest(PrefixCache):
+class PaysWithTheLatest(Publisher):
     """A tenant above its quota pays before what it adds stands, perhaps with the page that it is added to."""
 
     def _publish_pages(self, cursor: Cursor, tokens: Tokens[int], pages: Tokens[int], full: int) -> Node:
         node = super()._publish_pages(cursor, tokens, pages, full)
-        self._trim(node.root.account)
+        self._room.trim(node.root.account)
         return node
 
 
@@ -605,18 +616,20 @@ class ReadsDespitePolicy(PrefixCache):
         return match
 
 
-class PinsNothing(PrefixCache):
+class PinsNothing(CachedPages):
     """A hard pin is known, and goes like anything else."""
 
-    def _pin_hard(self, node: Node) -> None:
+    def pin(self, node: Node) -> None:
         pass
 
-    def _unpin(self, node: Node) -> None:
+    def unpin(self, node: Node) -> None:
         pass
 
 
-class PinsEverything(PrefixCache):
+class PinsEverything(Leasing):
     """There is always room for one pin more."""
+
+    __slots__ = ()
 
     def _check_pins(self, node: Node, account: Account) -> None:
         pass
@@ -675,6 +688,17 @@ class FlushesNothing(HostTier):
 
     def flush(self, scope: FlushScope) -> int:
         return 0
+
+
+def with_part(name: str, planted: type) -> Callable[..., PrefixCache]:
+    """A cache of which one part is of another class."""
+
+    def build(*sizes: int, **options: Any) -> PrefixCache:
+        cache = PrefixCache(*sizes, **options)
+        getattr(cache, name).__class__ = planted  # the other parts know it already
+        return cache
+
+    return build
 
 
 def with_tables(tables: type[PageTables]) -> Callable[..., Scheduler]:
@@ -784,21 +808,26 @@ MUTANTS: dict[str, Callable[[], Parts]] = {
     **{
         cls.__name__: (lambda cls=cls: Parts(cache=cls))
         for cls in (
-            EvictsReferenced,
             PublishesEarly,
             PublishesTailTooLong,
             MatchesOneTooMany,
             MatchesWholePrompt,
-            PinsUncounted,
             FlushesNothingHere,
-            FlushForgetsWriters,
             FlushesOnTrial,
-            LookingIsUsing,
-            FindsTheExpired,
-            PaysWithTheLatest,
             ReadsDespitePolicy,
-            PinsNothing,
-            PinsEverything,
+        )
+    },
+    **{
+        cls.__name__: (lambda name=name, cls=cls: Parts(cache=with_part(name, cls)))
+        for name, cls in (
+            ("_pages", EvictsReferenced),
+            ("_pages", HoldsUncounted),
+            ("_pages", PinsNothing),
+            ("_writers", FlushForgetsWriters),
+            ("_finder", LookingIsUsing),
+            ("_finder", FindsTheExpired),
+            ("_publisher", PaysWithTheLatest),
+            ("_leasing", PinsEverything),
         )
     },
     **{
