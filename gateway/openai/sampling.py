@@ -1,4 +1,4 @@
-"""The request fields chat and completions share, and how they become the engine's `SamplingParams`."""
+"""Request fields that several endpoints share, and how they become the engine's `SamplingParams`."""
 
 from __future__ import annotations
 
@@ -49,20 +49,15 @@ class StreamOptions(Wire):
     include_obfuscation: bool = False
 
 
-class SamplingFields(ShapeFields, CacheFields):
-    """OpenAI's fields, vLLM's extensions, and fields that are pure bookkeeping and change no answer."""
+class DrawFields(Wire):
+    """How tokens are drawn: OpenAI's fields, and vLLM's extensions."""
 
-    model: str
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    n: int = Field(1, ge=1)
     temperature: float = Field(1.0, ge=0, le=2)
     top_p: float = Field(1.0, ge=0, le=1)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     logit_bias: Numbers = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: Stop = None
     # vLLM's extensions
     top_k: int = Field(0, ge=-1)
     min_p: float = Field(0.0, ge=0, le=1)
@@ -70,39 +65,7 @@ class SamplingFields(ShapeFields, CacheFields):
     min_tokens: int = Field(0, ge=0)
     ignore_eos: bool = False
     stop_token_ids: TokenIds = None
-    include_stop_str_in_output: bool = False
     priority: int = Field(0, ge=0, le=1000, description="a request can give way to others, not overtake them")
-    return_token_ids: bool = False
-    # bookkeeping
-    user: str | None = None
-    safety_identifier: str | None = None
-    metadata: Labels = None
-    store: bool = False
-    service_tier: str = "auto"
-
-    def check(self, limits: Limits) -> None:
-        """What a type cannot say. Raises InvalidRequest."""
-        for name in ("user", "safety_identifier"):
-            _check_length(name, getattr(self, name), limits.max_string)
-        self.check_cache(limits.max_string)
-        _check_metadata(self.metadata, limits.max_string)
-        if self.n > limits.max_choices:
-            raise InvalidRequest(
-                f"Invalid 'n': expected a value <= {limits.max_choices}, but got {self.n} instead.",
-                param="n",
-                code="integer_above_max_value",
-            )
-        if self.store:
-            raise unsupported("store", "answers are not kept")
-        if self.service_tier not in {"auto", "default"}:
-            raise unsupported("service_tier", "there is one tier")
-        if self.stream_options is not None and not self.stream:
-            raise InvalidRequest(
-                "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
-                param="stream_options",
-            )
-        if self.stream_options is not None and self.stream_options.include_obfuscation:
-            raise unsupported("stream_options.include_obfuscation")
 
     def check_beside_grammar(self) -> None:
         """A grammar decides where the answer ends. Raises InvalidRequest for what would have it end elsewhere."""
@@ -113,6 +76,91 @@ class SamplingFields(ShapeFields, CacheFields):
                     param=name,
                     code="conflicting_parameters",
                 )
+
+    def params(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        max_tokens: int,
+        logprobs: int | None,
+        prompt_logprobs: int | None = None,
+    ) -> SamplingParams:
+        """Everything resolved, nothing for the engine to guess. Raises InvalidRequest."""
+        if self.min_tokens > max_tokens:
+            raise InvalidRequest(
+                f"Invalid 'min_tokens': {self.min_tokens} is more than the {max_tokens} tokens allowed.",
+                param="min_tokens",
+            )
+        own_stops = _token_ids(self.stop_token_ids, tokenizer.vocab_size)
+        ends = () if self.ignore_eos else tokenizer.stop_ids
+        return SamplingParams(
+            max_tokens=max_tokens,
+            # engines take an unsigned seed; a negative one is the same 64 bits
+            seed=secrets.randbits(63) if self.seed is None else self.seed % 2**64,
+            # a nucleus of probability 0 holds the best token alone
+            temperature=0.0 if self.top_p == 0 else self.temperature,
+            top_k=max(self.top_k, 0),
+            top_p=self.top_p or 1.0,
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            logit_bias=_logit_bias(self.logit_bias, tokenizer.vocab_size),
+            stop_token_ids=tuple(dict.fromkeys((*ends, *own_stops))),
+            min_tokens=self.min_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+        )
+
+
+class BookkeepingFields(Wire):
+    """What changes no answer."""
+
+    user: str | None = None
+    safety_identifier: str | None = None
+    metadata: Labels = None
+    service_tier: str = "auto"
+
+    def check_bookkeeping(self, limits: Limits) -> None:
+        """Raises InvalidRequest."""
+        for name in ("user", "safety_identifier"):
+            _check_length(name, getattr(self, name), limits.max_string)
+        check_metadata(self.metadata, limits.max_string)
+        if self.service_tier not in {"auto", "default"}:
+            raise unsupported("service_tier", "there is one tier")
+
+
+class SamplingFields(DrawFields, BookkeepingFields, ShapeFields, CacheFields):
+    """What chat and completions share."""
+
+    model: str
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int = Field(1, ge=1)
+    stop: Stop = None
+    include_stop_str_in_output: bool = False
+    return_token_ids: bool = False
+    store: bool = False
+
+    def check(self, limits: Limits) -> None:
+        """What a type cannot say. Raises InvalidRequest."""
+        self.check_bookkeeping(limits)
+        self.check_cache(limits.max_string)
+        if self.n > limits.max_choices:
+            raise InvalidRequest(
+                f"Invalid 'n': expected a value <= {limits.max_choices}, but got {self.n} instead.",
+                param="n",
+                code="integer_above_max_value",
+            )
+        if self.store:
+            raise unsupported("store", "answers are not kept")
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequest(
+                "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+                param="stream_options",
+            )
+        if self.stream_options is not None and self.stream_options.include_obfuscation:
+            raise unsupported("stream_options.include_obfuscation")
 
     def check_prewarm(self, *asking: str) -> None:
         """A request that only prepares the cache has no answer to stream, choose from or shape. `asking` are further fields
@@ -152,41 +200,6 @@ class SamplingFields(ShapeFields, CacheFields):
             _check_length("stop", item, limits.max_stop_length)
         return tuple(items)
 
-    def params(
-        self,
-        tokenizer: Tokenizer,
-        *,
-        max_tokens: int,
-        logprobs: int | None,
-        prompt_logprobs: int | None = None,
-    ) -> SamplingParams:
-        """Everything resolved, nothing for the engine to guess. Raises InvalidRequest."""
-        if self.min_tokens > max_tokens:
-            raise InvalidRequest(
-                f"Invalid 'min_tokens': {self.min_tokens} is more than the {max_tokens} tokens allowed.",
-                param="min_tokens",
-            )
-        own_stops = _token_ids(self.stop_token_ids, tokenizer.vocab_size)
-        ends = () if self.ignore_eos else tokenizer.stop_ids
-        return SamplingParams(
-            max_tokens=max_tokens,
-            # engines take an unsigned seed; a negative one is the same 64 bits
-            seed=secrets.randbits(63) if self.seed is None else self.seed % 2**64,
-            # a nucleus of probability 0 holds the best token alone
-            temperature=0.0 if self.top_p == 0 else self.temperature,
-            top_k=max(self.top_k, 0),
-            top_p=self.top_p or 1.0,
-            min_p=self.min_p,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            repetition_penalty=self.repetition_penalty,
-            logit_bias=_logit_bias(self.logit_bias, tokenizer.vocab_size),
-            stop_token_ids=tuple(dict.fromkeys((*ends, *own_stops))),
-            min_tokens=self.min_tokens,
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-        )
-
 
 def _check_length(param: str, value: str | None, limit: int) -> None:
     if value is not None and len(value) > limit:
@@ -195,7 +208,8 @@ def _check_length(param: str, value: str | None, limit: int) -> None:
         )
 
 
-def _check_metadata(metadata: object, max_string: int) -> None:
+def check_metadata(metadata: object, max_string: int) -> None:
+    """Up to 16 texts by name. Raises InvalidRequest."""
     if metadata is None:
         return
     if not isinstance(metadata, dict):
