@@ -33,6 +33,7 @@ _PREFIXES = {
     "function_call_output": "fc",
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctc",
+    "call": "call",
 }
 _NOT_SERVED_PARTS = ("input_image", "input_file", "input_audio")
 
