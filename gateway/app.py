@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from aiohttp import web
 
@@ -53,8 +53,13 @@ from .openai.tokenize import Tokenization
 from .prompts import Prompts
 from .replies import Replies
 from .reply_format import reply_format
+from .responses.create import CreateResponse, ResponseTurns
+from .responses.kept import KeptResponses
+from .responses.records import ResponseRecords
+from .responses.routes import response_routes
 from .routes import Route, RouteTable
 from .sessions.metrics import StoreMetrics
+from .sessions.sessions import Sessions
 from .spoken import Spoken
 from .stores import Stores
 from .structured.check import SchemaChecks
@@ -150,6 +155,7 @@ def create_app(
                 Tokenization(model, prompts, offers, engine, limits),
                 SchemaChecks(model, shapes, engine, limits),
             ),
+            *_responses(ResponseTurns(model, offers, shapes, tenants, limits), turns, sessions, answerer),
             *Explain(diagnoser, dry_runs, tokenizer, threads, limits).routes(),
             *cache_routes(
                 caches,
@@ -196,6 +202,14 @@ def _openai(
             )
         ),
     ]
+
+
+def _responses(
+    reader: ResponseTurns, turns: Turns, sessions: Sessions, answerer: Answerer
+) -> Iterator[Route]:
+    records = ResponseRecords(sessions)
+    creating = CreateResponse(reader, turns, records, answerer)
+    return response_routes(creating, KeptResponses(records, creating))
 
 
 def _operations(health: Health, metrics: Metrics, docs: Docs) -> list[Route]:

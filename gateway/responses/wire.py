@@ -86,7 +86,7 @@ def usage_wire(usage: Usage) -> Wire:
     }
 
 
-def ended(wire: Wire, finish: Finish | None) -> Wire:
+def ended(finish: Finish | None) -> Wire:
     """The status of a response whose answer ended so."""
     if finish == "length":
         return {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
@@ -137,7 +137,7 @@ class ResponseWriter:
             if not self._output.items and not self._prewarmed:
                 self._output.whole(answer)
             self.wire |= {
-                **ended(self.wire, "stop" if self._prewarmed else answer.finish),
+                **ended("stop" if self._prewarmed else answer.finish),
                 "output": self._output.items,
                 "usage": usage_wire(generation.usage),
                 **cache_details(self._told, [generation]),

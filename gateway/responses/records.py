@@ -1,0 +1,136 @@
+"""What is kept of responses and conversations, and how a next turn finds it.
+
+A record is whole: what was said before lies in it too. So one read is enough, and no later deletion takes anything out of a
+conversation that goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from cache.store import ABSENT, Conflict
+
+from ..errors import ApiError
+from ..known_ids import KnownIds
+from ..sessions.ids import is_id
+from ..sessions.sessions import Saved, Sessions
+from .items import Item
+
+RESPONSES = "responses"
+CONVERSATIONS = "conversations"
+
+
+class ResponseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`response` is as clients see it, `items` is all that was said before its output. `known` are its token ids."""
+
+    response: dict[str, Any]
+    items: list[Item]
+    known: KnownIds | None = None
+
+    def said(self) -> list[Item]:
+        return [*self.items, *self.response["output"]]
+
+
+class ConversationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`known` are the token ids of its last turn; None if something was changed since."""
+
+    id: str
+    created_at: int
+    metadata: dict[str, str] = {}
+    items: list[Item] = []
+    known: KnownIds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a response goes on from. `version` is that of the conversation's record."""
+
+    items: list[Item]
+    known: KnownIds | None = None
+    conversation: ConversationRecord | None = None
+    version: str = ABSENT
+
+
+NO_HISTORY = History([])
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRecords:
+    """All methods may raise ApiError 503 while the store cannot be asked; what another tenant has is not found."""
+
+    sessions: Sessions
+
+    async def response(self, tenant: str, response_id: str, *, param: str | None = None) -> ResponseRecord:
+        """Raises ApiError 404, or 400 naming `param` where it is a field of a request."""
+        found = (
+            await self.sessions.get(RESPONSES, tenant, response_id) if is_id("resp", response_id) else None
+        )
+        if found is None:
+            raise _not_found(f"Response with id '{response_id[:100]}' not found.", param)
+        return msgspec.msgpack.decode(found.value, type=ResponseRecord)
+
+    async def keep(self, tenant: str, record: ResponseRecord) -> Saved:
+        return await self.sessions.put(
+            RESPONSES, tenant, record.response["id"], msgspec.msgpack.encode(record)
+        )
+
+    async def delete(self, tenant: str, response_id: str) -> None:
+        """Raises ApiError 404."""
+        if not is_id("resp", response_id) or not await self.sessions.delete(RESPONSES, tenant, response_id):
+            raise _not_found(f"Response with id '{response_id[:100]}' not found.", None)
+
+    async def conversation(
+        self, tenant: str, conversation_id: str, *, param: str | None = None
+    ) -> tuple[ConversationRecord, str]:
+        """The record and its version. Raises as `response` does."""
+        found = (
+            await self.sessions.get(CONVERSATIONS, tenant, conversation_id)
+            if is_id("conv", conversation_id)
+            else None
+        )
+        if found is None:
+            raise _not_found(f"Conversation with id '{conversation_id[:100]}' not found.", param)
+        return msgspec.msgpack.decode(found.value, type=ConversationRecord), found.version
+
+    async def keep_conversation(self, tenant: str, record: ConversationRecord, *, expected: str) -> Saved:
+        """Raises ApiError 409 if somebody else has changed it since it was read."""
+        try:
+            return await self.sessions.put(
+                CONVERSATIONS, tenant, record.id, msgspec.msgpack.encode(record), expected=expected
+            )
+        except Conflict:
+            raise ApiError(
+                409,
+                f"The conversation '{record.id}' was changed meanwhile.",
+                param="conversation",
+                code="conversation_conflict",
+            ) from None
+
+    async def history(
+        self, tenant: str, previous_response_id: str | None, conversation_id: str | None
+    ) -> History:
+        """Raises ApiError 400 for one that there is not, or that has not come to its end."""
+        if conversation_id is not None:
+            record, version = await self.conversation(tenant, conversation_id, param="conversation")
+            return History(list(record.items), record.known, record, version)
+        if previous_response_id is None:
+            return NO_HISTORY
+        record_ = await self.response(tenant, previous_response_id, param="previous_response_id")
+        status = record_.response["status"]
+        if status not in ("completed", "incomplete"):
+            raise ApiError(
+                400,
+                f"The response '{previous_response_id}' is {status}: nothing can go on from it.",
+                param="previous_response_id",
+                code="invalid_value",
+            )
+        return History(record_.said(), record_.known)
+
+
+def _not_found(message: str, param: str | None) -> ApiError:
+    if param == "previous_response_id":
+        return ApiError(400, f"Previous response: {message}", param=param, code="previous_response_not_found")
+    return ApiError(404, message, param=param, code=None)
