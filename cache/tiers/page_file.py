@@ -76,10 +76,10 @@ def aligned(length: int) -> int:
 
 def read_header(descriptor: int) -> tuple[FileHeader, int]:
     """The header and where the payload begins. Raises BadPageFile and OSError."""
-    return _read_header(os.pread(descriptor, ALIGNMENT, 0), descriptor)
+    return _read_header(memoryview(os.pread(descriptor, ALIGNMENT, 0)), descriptor)
 
 
-def _read_header(front: bytes, descriptor: int) -> tuple[FileHeader, int]:
+def _read_header(front: memoryview, descriptor: int) -> tuple[FileHeader, int]:
     """`front` is how the file begins; what is missing of its header is read."""
     if len(front) < _FRONT.size:
         raise BadPageFile("too short for a header")
@@ -89,9 +89,7 @@ def _read_header(front: bytes, descriptor: int) -> tuple[FileHeader, int]:
     if length > _MOST_HEADER:
         raise BadPageFile("a header of no sensible length")
     end = _FRONT.size + length
-    if end > len(front):
-        front += os.pread(descriptor, end - len(front), len(front))
-    body = front[_FRONT.size : end]
+    body = front[_FRONT.size : end] if end <= len(front) else os.pread(descriptor, length, _FRONT.size)
     if len(body) < length:
         raise BadPageFile("cut off in its header")
     if zlib.crc32(body) != checksum:
@@ -133,24 +131,28 @@ def _write_all(descriptor: int, front: bytes, payload: memoryview) -> None:
 
 
 def read_page(descriptor: int, kind: PageKind, meta: PageMeta, into: memoryview) -> None:
-    """Fill `into`, `kind.page_bytes` long, with the bytes of just this page. Raises BadPageFile and OSError; what `into`
-    holds then is undefined."""
-    front = bytearray(ALIGNMENT)
-    done = os.preadv(descriptor, [front, into], 0)  # nearly always that is all
-    header, start = _read_header(bytes(front[:done]), descriptor)
-    check_header(header, kind, meta.chain.hex())
-    if (
-        header.meta.tokens != meta.tokens
-        or header.meta.root != meta.root
-        or header.meta.parent != meta.parent
-    ):
+    """Fill `into`, `kind.page_bytes` long, with the bytes of just this page, which `meta` names truly. Raises BadPageFile and
+    OSError; what `into` holds then is undefined."""
+    front, behind = bytearray(ALIGNMENT), bytearray(1)
+    done = os.preadv(descriptor, [front, into, behind], 0)  # nearly always that is all
+    header, start = _read_header(memoryview(front)[:done], descriptor)
+    if header.kind != kind or not _is(header.meta, meta):
         raise BadPageFile("another page")
-    if os.fstat(descriptor).st_size != start + len(into):
-        raise BadPageFile("not of the length it should have")
-    there = max(done - start, 0) if start == ALIGNMENT else 0
-    read_exactly(descriptor, into[there:], start + there)
+    if start != ALIGNMENT or done != start + len(into):
+        if os.fstat(descriptor).st_size != start + len(into):
+            raise BadPageFile("not of the length it should have")
+        read_exactly(descriptor, into, start)
     if checksum(into) != header.checksum:
         raise BadPageFile("its bytes are damaged")
+
+
+def _is(one: PageMeta, other: PageMeta) -> bool:
+    return (
+        one.chain == other.chain
+        and one.tokens == other.tokens
+        and one.root == other.root
+        and one.parent == other.parent
+    )
 
 
 def read_exactly(descriptor: int, into: memoryview, start: int) -> None:

@@ -138,9 +138,7 @@ class PageFiles:
         """Fill `into` with a page's bytes; False if they cannot be had, and then the file is gone as well."""
         try:
             self._strike()
-            descriptor = os.open(
-                f"{self._pages}/{meta.root.hex()}/{meta.chain.hex()}", os.O_RDONLY | os.O_CLOEXEC
-            )
+            descriptor = os.open(self._name(meta), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 read_page(descriptor, self.kind, meta, into)
             finally:
@@ -153,7 +151,7 @@ class PageFiles:
     def touch(self, meta: PageMeta) -> None:
         """It was used: that is remembered across a restart."""
         with contextlib.suppress(OSError):
-            os.utime(self._path(meta))
+            os.utime(self._name(meta))
 
     def deny(self, times: int) -> None:
         """Let the next `times` reads and writes fail. For failpoints and tests."""
@@ -192,7 +190,10 @@ class PageFiles:
         shutil.rmtree(directory, ignore_errors=True)
 
     def _path(self, meta: PageMeta) -> Path:
-        return self._pages / meta.root.hex() / meta.chain.hex()
+        return Path(self._name(meta))
+
+    def _name(self, meta: PageMeta) -> str:
+        return f"{self._pages}/{meta.root.hex()}/{meta.chain.hex()}"  # joining paths takes as long as opening the file
 
     def _look_at(self, path: Path, root: str, now: float) -> FoundPage | None:
         try:
