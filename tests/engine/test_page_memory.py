@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from engine.batch import NO_MASKS, PageCopy, PageLoad, PageSave, Plan, Runner
 from engine.config import EngineConfig, HashModelConfig
 from engine.hash_model import HashRunner
+from engine.page_memory import HostPages
 from engine.runner import TorchRunner
 from tests.plans import make_sequence, row_of, run_rows
 from tests.toy_models import VOCAB_SIZE, build_toy_model
@@ -70,6 +72,12 @@ def test_a_slot_can_be_filled_by_anybody(runner: Runner) -> None:
     runner.memory.load([PageLoad(1, 3)])
     assert raw(runner, 3) == whole
     assert len(runner.memory.slot(0)) == runner.info.page_bytes
+
+
+def test_slots_begin_where_the_kernel_copies_fast() -> None:
+    memory = HostPages(torch.zeros((2, 2, 5, 1, PAGE, 8)))  # a page of 512 bytes
+    memory.reserve(3)
+    assert [np.frombuffer(memory.slot(slot), np.uint8).ctypes.data % 64 for slot in range(3)] == [0, 0, 0]
 
 
 def test_a_page_is_written_by_another_thread(runner: Runner) -> None:
