@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -48,6 +49,25 @@ class _Read:
     page: TierPage
     source: TierPage
     waiting: set[str] = field(default_factory=set)
+
+
+class _Batch:
+    """Reads that were begun together, for several threads, in the order in which they are of use."""
+
+    def __init__(self, reads: Sequence[_Read]) -> None:
+        self._left = iter(reads)
+        self._unended = len(reads)
+        self._lock = threading.Lock()
+
+    def next(self) -> _Read | None:
+        with self._lock:
+            return next(self._left, None)
+
+    def ended(self) -> bool:
+        """One has; whether that was the last."""
+        with self._lock:
+            self._unended -= 1
+            return not self._unended
 
 
 @dataclass(slots=True, eq=False)
@@ -183,8 +203,9 @@ class DiskTraffic:
             self._unclaim(fetch)
             return False
         fetch.pages = len(fetch.reads)
-        for first_of in range(min(READERS, len(begun))):
-            self._readers.submit(self._read, begun[first_of::READERS])
+        batch = _Batch(begun)
+        for _ in range(min(READERS, len(begun))):
+            self._readers.submit(self._read, batch)
         self._disk.index.use(found)
         self._fetches[request_id] = fetch
         return True
@@ -209,15 +230,18 @@ class DiskTraffic:
             fetch.reads.add(read)
         return page
 
-    def _read(self, reads: Sequence[_Read]) -> None:
+    def _read(self, batch: _Batch) -> None:
         """On a reader's thread. The engine's is woken once for all: it has other things to do."""
-        for read in reads:
+        mine: list[PageMeta] = []
+        while (read := batch.next()) is not None:
             meta, slot = read.page.meta, self._slot(read.page.place)
             whole = self._files.read(meta, slot) if read.waiting else None
             self._done.append(partial(self._end, read, whole))
-        self._wake()
-        for read in reads:  # nobody waits for this
-            self._files.touch(read.page.meta)
+            mine.append(meta)
+            if batch.ended():
+                self._wake()
+        for meta in mine:  # nobody waits for this
+            self._files.touch(meta)
 
     def _end(self, read: _Read, whole: bool | None) -> None:
         """A page was read, or could not be, or (None) was not wanted any more."""

@@ -59,15 +59,20 @@ class Machine:
         self.memory = bytearray(slots * BYTES)
         self.costs = LoadCosts(host_page=1e-5, disk_page=1e-3, page_size=2)
         self.woken = threading.Event()
+        self.wakes = 0
         self.traffic = DiskTraffic(
             self.host,
             self.disk,
             self.files,
             costs=self.costs,
             slot=self.slot,
-            wake=self.woken.set,
+            wake=self.wake,
             clock=self.clock,
         )
+
+    def wake(self) -> None:
+        self.wakes += 1
+        self.woken.set()
 
     def slot(self, slot: int) -> memoryview:
         return memoryview(self.memory)[slot * BYTES : (slot + 1) * BYTES]
@@ -139,6 +144,15 @@ def test_a_page_goes_to_disk_and_comes_back_for_a_request(machine: Machine) -> N
     assert all(page.from_disk for page in machine.host.index)
     machine.traffic.drop("r")
     assert all(not page.pins for page in machine.host.index)
+
+
+def test_the_engine_is_woken_when_the_last_page_is_there_and_not_before(machine: Machine) -> None:
+    machine.spill(*PATH)
+    machine.wakes = 0
+    machine.traffic.fetch("r", machine.sources(*PATH), 0)
+    assert machine.settle() == ["r"]
+    machine.traffic.close()  # a second call would have come by now
+    assert machine.wakes == 1
 
 
 def test_what_was_fetched_stays_until_the_request_is_admitted(tmp_path: Path) -> None:
