@@ -2,7 +2,8 @@
 
 Every command runs in a task of its own that nobody cancels: the reply to a command that was given up would be the first
 thing that the next one reads on its connection. Who asks waits at most `TIMEOUT`, and does not ask twice. After three
-failures in a row the *breaker* opens: commands fail at once, and a probe looks once a second whether to close it.
+failures in a row, or when it turns out to be a replica, the *breaker* opens: commands fail at once, and a probe looks once a
+second whether to close it.
 """
 
 from __future__ import annotations
@@ -218,7 +219,8 @@ class RedisLink:
         if fault in _ANSWERS:
             self._tell_once(fault, message)
             return StoreError(message) if fault == "damaged" else StoreUnavailable(message)
-        self._failures += 1
+        # a replica answers, but what it says is old: nobody is to ask it
+        self._failures = FAILURES if fault == "readonly" else self._failures + 1
         if self._failures >= FAILURES and not self.is_open:
             self._open(message)
         return StoreUnavailable(message, retry_after=PROBE_INTERVAL)

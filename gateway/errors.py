@@ -12,6 +12,7 @@ promises that it may.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 
 import orjson
@@ -29,10 +30,14 @@ from engine.errors import (
     RequestFailure,
     Unavailable,
 )
+from engine.throttled_log import ThrottledLog
 
 from .chat_template import TemplateError
 from .log import faults
 from .tokenizer import TokenizerError
+
+_stores = ThrottledLog(faults, time.monotonic)
+"""A store that is damaged or full fails every request that needs it."""
 
 RETRY_AFTER_DEATH = 1.0
 """Seconds a client should wait when the engine died under its request: about what a restart takes."""
@@ -134,7 +139,7 @@ def explain(error: Exception, request_id: str) -> ApiError:
     if isinstance(error, StoreError) and not isinstance(
         error, StoreUnavailable
     ):  # which was told when it began
-        faults.error("%s: %s", request_id, error)  # an operator's words, not a client's
+        _stores.warning("%s: %s", request_id, error)  # an operator's words, not a client's
     if answer is None:
         faults.error("%s failed", request_id, exc_info=error)
         return internal_error()
