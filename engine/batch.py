@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from .request import FailureKind, TokenLogprob
 from .sequence import Sequence
 
@@ -35,8 +37,7 @@ class PageLoad:
     page: int
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRow:
+class PlannedRow(msgspec.Struct, frozen=True):
     """Compute `count >= 1` positions of a sequence from `start` on, reading KV of everything before them.
 
     The page table `sequence.pages` covers `start + count` positions. `sample` asks for a token after the last of them,
@@ -73,8 +74,7 @@ class Plan:
         return sum(row.count for row in self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class RowResult:
+class RowResult(msgspec.Struct, frozen=True):
     """What a row brought: a token if it was to sample, log-probabilities if asked for, or why it failed.
 
     `prompt_logprobs` holds one item for each prompt position `p` with `start < p <= start + count`: the log-probability

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from .batch import Masks, PageLoad, PageSave, Plan, PlannedRow, RowResult, RunnerInfo, StepResult
 from .config import EngineConfig, context_of
@@ -306,7 +307,7 @@ class HashRunner:
             return RowResult(prompt_logprobs=prompt)
         mask = masks.of(row)
         if isinstance(mask, RowResult):
-            return replace(mask, prompt_logprobs=prompt)
+            return structs.replace(mask, prompt_logprobs=prompt)
         length = row.start + row.count
         token = choose(fold, length, length - sequence.prompt_len, sampling, sequence.index)
         if mask is not None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import structs
 
 from grammar.backends.base import Bits, Compiled
 from grammar.errors import MatcherError
@@ -121,7 +122,7 @@ class Matchers:
         try:
             assert place.matcher is not None, "what was never filled cannot have been sampled under a mask"
             place.matcher.accept(outcome.token)
-            return replace(outcome, forced=self._force(place.matcher, sequence))
+            return structs.replace(outcome, forced=self._force(place.matcher, sequence))
         except Exception as error:  # noqa: BLE001 - whatever a backend raises ends its own row
             self.failed += 1
             return row_failure(error)

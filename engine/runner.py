@@ -6,10 +6,10 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from .attention.base import Attention
@@ -173,7 +173,7 @@ class TorchRunner:
             if not logits.isfinite().all():
                 return RowResult(error=NOT_FINITE)
             found += token_logprobs(logits, wanted[part], [top] * len(wanted[part]))
-        return replace(result, prompt_logprobs=tuple(found))
+        return structs.replace(result, prompt_logprobs=tuple(found))
 
 
 def _with_first_token(rows: tuple[PlannedRow, ...]) -> Iterator[tuple[PlannedRow, int]]:

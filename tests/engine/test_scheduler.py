@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from cache.lease import CachePolicy
 from engine.batch import Plan, RowResult, StepResult
@@ -101,7 +100,7 @@ def force(bench: Bench, plan: Plan, count: int) -> StepResult:
     for row, result in zip(plan.rows, bench.runner.run(plan).rows, strict=True):
         sequence = row.sequence
         rest = bench.expected(sequence.request.request_id, sequence.index)[sequence.generated + 1 :]
-        rows.append(result if result.token is None else replace(result, forced=tuple(rest[:count])))
+        rows.append(result if result.token is None else structs.replace(result, forced=tuple(rest[:count])))
     return StepResult(tuple(rows))
 
 
@@ -157,7 +156,7 @@ def test_forced_tokens_keep_nobody_waiting_and_wait_for_no_prompt() -> None:
         plan = bench.plan()
         assert plan is not None
         rows = list(force(bench, plan, 4).rows)
-        rows[1] = replace(rows[1], forced=())
+        rows[1] = structs.replace(rows[1], forced=())
         bench.commit(plan, StepResult(tuple(rows)))
         counts = {row.sequence.request.request_id: row.count for row in plan.rows}
         assert counts["plain"] == 1

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec import structs
 
 from cache.prefix_cache import PrefixCache
 from engine.batch import Plan, PlannedRow, RowResult, StepResult
@@ -111,7 +111,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             return result
         sequence, request = row.sequence, row.sequence.request
         whole = reference(request.prompt, request.sampling, sequence.index, request.adapter, LONGEST)
-        return replace(result, forced=tuple(whole[sequence.generated + 1 :][:count]))
+        return structs.replace(result, forced=tuple(whole[sequence.generated + 1 :][:count]))
 
     @precondition(lambda self: self.plan is not None)
     @rule()

@@ -275,7 +275,7 @@ class SamplesTooSoon(Scheduler):
 
     def _add_row(self, member: Member, budget: int, members: list[Member], rows: list[PlannedRow]) -> int:
         count = super()._add_row(member, budget, members, rows)
-        rows[-1] = replace(rows[-1], sample=True)
+        rows[-1] = structs.replace(rows[-1], sample=True)
         return count
 
 
