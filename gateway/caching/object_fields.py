@@ -18,8 +18,9 @@ from ..errors import ApiError, InvalidRequest
 from ..openai.fields import Wire
 from ..tenants import TenantPolicy
 from .content import digest
+from .fields import MAX_KEY
 from .lifetimes import LONGEST, read_ttl
-from .objects import CacheObject, Held, new_id
+from .objects import CacheObject, Held, is_id, new_id
 
 Objects = Annotated[object, WithJsonSchema({"type": "array", "items": {"type": "object"}})]
 Object = Annotated[object, WithJsonSchema({"type": "object"})]
@@ -100,8 +101,10 @@ class NewCache(LeaseFields):
 
     def check(self, limits: Limits, now: float) -> None:
         super().check(limits, now)
-        for name in ("name", "cache_salt", "prompt_cache_key"):
-            check_label(name, getattr(self, name), limits)
+        for name, most in (("name", None), ("cache_salt", None), ("prompt_cache_key", MAX_KEY)):
+            check_label(name, getattr(self, name), limits, most=most)
+        if self.name is not None and is_id(self.name):
+            raise InvalidRequest("Invalid 'name': it is spelled like an id.", param="name")
 
     def made(
         self, tenant: str, model: str, held: Held, *, generation: int, now: float, policy: TenantPolicy
@@ -197,15 +200,16 @@ def _number(text: str) -> object:
         return text
 
 
-def check_label(name: str, value: str | None, limits: Limits) -> None:
-    """Raises InvalidRequest for one that is empty or too long."""
+def check_label(name: str, value: str | None, limits: Limits, *, most: int | None = None) -> None:
+    """Raises InvalidRequest for one that is empty or longer than `most` characters, or than labels are."""
+    most = limits.max_string if most is None else most
     if value is None:
         return
     if not value:
         raise InvalidRequest(f"Invalid '{name}': it is empty.", param=name)
-    if len(value) > limits.max_string:
+    if len(value) > most:
         raise InvalidRequest(
-            f"Invalid '{name}': longer than {limits.max_string} characters.",
+            f"Invalid '{name}': longer than {most} characters.",
             param=name,
             code="string_above_max_length",
         )

@@ -110,6 +110,11 @@ class CacheObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 _ID = re.compile("cache_[0-9a-f]{32}")
 
 
+def is_id(name: str) -> bool:
+    """Whether it is spelled like one: no object is called so."""
+    return _ID.fullmatch(name) is not None
+
+
 def new_id() -> str:
     """Says nothing of tenant, content or time."""
     return f"cache_{secrets.token_hex(16)}"
@@ -149,7 +154,7 @@ class CacheObjects:
     async def find(self, tenant: str, object_id: str, *, param: str = "id") -> CacheObject:
         """An object by its id, ended or not, or one that can be used by its name. Raises ApiError 404: another tenant's is as
         unknown as one that never was."""
-        if _ID.fullmatch(object_id):
+        if is_id(object_id):
             record = await self._store.get(OBJECTS, tenant, object_id)
             found = None if record is None else await self._decode(record)
         else:

@@ -411,6 +411,8 @@ async def test_records_that_cannot_be_kept_are_said_and_leave_nothing(
         ({**BODY, "lowest": "tape"}, "lowest", "invalid_value"),
         ({**BODY, "name": ""}, "name", "invalid_value"),
         ({**BODY, "name": "x" * 600}, "name", "string_above_max_length"),
+        ({**BODY, "name": "cache_" + "0" * 32}, "name", "invalid_value"),
+        ({**BODY, "prompt_cache_key": "k" * 257}, "prompt_cache_key", "string_above_max_length"),
         ({**BODY, "tag": "x" * 600}, "tag", "string_above_max_length"),
         ({**BODY, "cache_salt": ""}, "cache_salt", "invalid_value"),
         ({**BODY, "temperature": 1}, "temperature", "unknown_parameter"),
