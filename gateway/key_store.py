@@ -159,7 +159,8 @@ class KeyStore:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """One writer at a time, whichever process it is in. The lock is a file of its own: the keys' is replaced."""
-        file = self.path.resolve().with_name(f".{self.path.name}.lock")
+        path = self.path.resolve()  # whichever link somebody came by
+        file = path.with_name(f".{path.name}.lock")
         try:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

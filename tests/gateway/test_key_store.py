@@ -17,7 +17,7 @@ from aiohttp import web
 from click.testing import CliRunner
 
 from engine.errors import StartError
-from gateway import key_watch
+from gateway import key_store, key_watch
 from gateway.__main__ import cli
 from gateway.auth import Access, Keyring
 from gateway.config import Http
@@ -116,6 +116,16 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     KeyStore(link).create("ci", "acme")
     assert link.is_symlink()
     assert len(KeyStore(tmp_path / "real" / "keys.json").read()) == 1
+
+
+def test_writers_wait_for_each_other_by_whatever_name(
+    keys: KeyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_store, "LOCK_PATIENCE", 0.1)
+    keys.create("ci", "acme")
+    (tmp_path / "link.json").symlink_to(keys.path)
+    with keys._locked(), pytest.raises(KeyStoreError, match="being changed by another process"):
+        KeyStore(tmp_path / "link.json").create("other", "acme")
 
 
 def test_no_writer_loses_what_another_wrote(tmp_path: Path) -> None:
