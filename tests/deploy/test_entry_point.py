@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 
 from tests.deploy import compose_file
-from tests.deploy.test_settings import COMING, environment
+from tests.deploy.composed_redis import PASSWORD, ComposedRedis
+from tests.deploy.test_settings import environment
 from tests.end_to_end.server import wait_for
 
 UID = 10001
@@ -82,6 +83,7 @@ class Container:
 
     places: Path
     port: int
+    redis: ComposedRedis
 
     def command(self, *words: str) -> list[str]:
         python = f"/mnt/environment/bin/{Path(sys.executable).name}"
@@ -93,10 +95,16 @@ class Container:
         moved = {
             name: str(value).replace("/var/lib/headwater/", "/mnt/").replace("/run/secrets/", "/mnt/secrets/")
             for name, value in environment("headwater").items()
-            if name not in COMING
         }
-        own = {"HEADWATER_HOST": "127.0.0.1", "HEADWATER_PORT": str(self.port), "HEADWATER_KV_BYTES": "64MiB"}
-        return {**moved, **own, "HEADWATER_DRAIN_DELAY": "0", "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
+        own = {
+            "HEADWATER_HOST": "127.0.0.1",
+            "HEADWATER_PORT": str(self.port),
+            "HEADWATER_REDIS": f"redis://127.0.0.1:{self.redis.port}/0",
+            "HEADWATER_KV_BYTES": "64MiB",
+            "HEADWATER_DRAIN_DELAY": "0",
+            "PATH": "/usr/bin:/bin:/usr/sbin:/sbin",
+        }
+        return {**moved, **own}
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         command, variables = self.command(*words), self.variables()
@@ -133,7 +141,7 @@ class Container:
 
 
 @pytest.fixture
-def container(tmp_path: Path) -> Iterator[Container]:
+def container(tmp_path: Path, redis: ComposedRedis) -> Iterator[Container]:
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("only root can become another user in a place of its own")
     if subprocess.run(["unshare", "--mount", "mount", "--make-rprivate", "/"], check=False).returncode != 0:
@@ -145,7 +153,7 @@ def container(tmp_path: Path) -> Iterator[Container]:
         shutil.copytree(compose_file.ROOT / package, application / package, ignore=ignored)
     for place in ("environment", "python", "secrets"):
         (places / place).mkdir()
-    secrets = {"metrics_key": METRICS_KEY, "admin_key": ADMIN_KEY, "redis_password": "pw", "hf_token": ""}
+    secrets = {"metrics_key": METRICS_KEY, "admin_key": ADMIN_KEY, "redis_password": PASSWORD, "hf_token": ""}
     for name, secret in secrets.items():
         (places / "secrets" / name).write_text(secret)
     for path in [places, *places.rglob("*")]:
@@ -155,7 +163,7 @@ def container(tmp_path: Path) -> Iterator[Container]:
         os.chown(places / volume, UID, UID)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    yield Container(places, port)
+    yield Container(places, port, redis)
     for path in [places, *places.rglob("*")]:
         if path.is_dir():
             path.chmod(0o755)  # pytest removes the directory
@@ -186,10 +194,22 @@ def test_it_serves_makes_keys_and_ends(container: Container, tmp_path: Path) -> 
         chat = {"model": "hash", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
         wait_for(lambda: container.ask("GET", "/v1/models", key)[0] == 200, 5, "the key to count", every=0.1)
         assert container.ask("POST", "/v1/chat/completions", key, chat)[0] == 200
+        status, text = container.ask(
+            "POST", "/v1/responses", key, {"model": "hash", "input": "hi", "max_output_tokens": 16}
+        )
+        assert status == 200, text
+        assert int(container.redis.ask("DBSIZE")) > 0
+        assert container.ask("GET", f"/v1/responses/{json.loads(text)['id']}", key)[0] == 200
         assert container.ask("GET", "/admin/state", key)[0] in {401, 403}
         assert container.ask("GET", "/admin/state", ADMIN_KEY)[0] == 200
         status, text = container.ask("GET", "/metrics", METRICS_KEY)
-        assert (status, b"headwater_engine_up" in text) == (200, True)
+        assert status == 200
+        assert b"\nheadwater_store_up 1.0\n" in text
+        errors = [
+            line for line in text.decode().splitlines() if line.startswith("headwater_store_errors_total{")
+        ]
+        assert len(errors) > 5
+        assert [line for line in errors if not line.endswith(" 0.0")] == []
         server.send_signal(signal.SIGTERM)
         assert server.wait(20) == 0, log.read_text()
     finally:

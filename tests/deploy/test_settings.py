@@ -41,13 +41,9 @@ def unknown(settings: Mapping[str, str]) -> set[str]:
     return {name for name in settings if name.startswith(ENVIRONMENT_PREFIX)} - known()
 
 
-COMING = {"HEADWATER_REDIS", "HEADWATER_REDIS_PASSWORD_FILE"}
-"""What the server does not look at yet."""
-
-
 @pytest.mark.parametrize("service", SERVERS)
 def test_every_setting_is_an_option(service: str) -> None:
-    assert unknown(environment(service)) == COMING
+    assert unknown(environment(service)) == set()
 
 
 def test_one_that_is_none_is_found() -> None:
