@@ -258,6 +258,8 @@ class PageMoves:
 
     def _bring_up_when_read(self, entry_id: str, path: Sequence[Node]) -> None:
         name = f"entry {entry_id}"
+        if name in self._promotions:
+            return  # it is on its way
         tokens = [*_tokens(path), 0]  # a cache is asked for all but the last token
         _, on_disk, first = self._continuation(path[0].root.root_key, tokens)
         if self._traffic is not None and self._traffic.fetch(name, on_disk, first, asked_for=True):

@@ -361,6 +361,21 @@ def test_an_entry_goes_down_and_up_as_it_is_asked(disk: dict[str, Any]) -> None:
         assert one.say(1, 6)["device"] == PREFIX
 
 
+def test_who_asks_again_for_what_is_on_its_way_takes_no_second_hold_of_it(disk: dict[str, Any]) -> None:
+    policy = CachePolicy(entries=(EntrySpec(entry_id="e", tokens=PREFIX, lease=Lease(ttl=60.0)),))
+    with served(**disk) as one:
+        one.say(1, cache=policy)
+        one.ask(lambda number: FlushCache(number, FlushScope(idle_for=0.0, tiers=())))
+        one.engine._scheduler.cache.evict(1)
+        assert entry_of(one, to="disk")[0].error is None
+        one.settle()
+        for number in range(3):
+            one.engine.ask(AskEntry(1000 + number, "e", to="device"))
+        one.settle()
+        assert entry_of(one)[1] == (PREFIX, 0, 0)
+        assert not any(page.pins for page in one.engine._moves._tiers.host.index)
+
+
 @pytest.mark.parametrize("tokens", [PREFIX - 3, PREFIX - 1, PREFIX + 1])
 def test_an_entry_that_ends_within_a_page_counts_no_token_twice(disk: dict[str, Any], tokens: int) -> None:
     policy = CachePolicy(entries=(EntrySpec(entry_id="e", tokens=tokens, lease=Lease(ttl=60.0)),))
