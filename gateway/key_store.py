@@ -152,6 +152,7 @@ class KeyStore:
                     before = path.stat()  # root leaves a server's file to the server's user
                     os.fchown(out.fileno(), before.st_uid, before.st_gid)
             Path(made).replace(path)
+            _sync(path.parent)
         except OSError as error:
             Path(made).unlink(missing_ok=True)
             raise KeyStoreError(f"cannot write the keys in {self.path}: {error.strerror}") from None
@@ -188,6 +189,15 @@ class KeyStore:
 def key_digest(key: str) -> bytes:
     """What a key is known by. A header may carry bytes that are no text; no key does."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _sync(folder: Path) -> None:
+    """A name is on disk only when its directory is."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _check_names(name: str, tenant: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -155,6 +156,17 @@ def test_a_write_that_fails_changes_nothing(keys: KeyStore, monkeypatch: pytest.
         keys.revoke("ci")
     assert keys.read() == (key,)
     assert len(list(keys.path.parent.iterdir())) == 2
+
+
+def test_a_key_that_is_revoked_stays_so_after_a_power_failure(
+    keys: KeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new file is on disk before it is renamed, and its name before anybody is told."""
+    keys.create("ci", "acme")
+    synced: list[bool] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(stat.S_ISDIR(os.fstat(file).st_mode)))
+    keys.revoke("ci")
+    assert synced == [False, True]
 
 
 # -- a server with keys ------------------------------------------------------------------------------------------------
