@@ -72,7 +72,7 @@ def digest(content: Content, model: str, salt: str | None, key: str | None) -> b
         "key": key,
         "messages": content.messages,
         "tools": content.tools,
-        "variables": content.variables,
+        "variables": orjson.dumps(content.variables).decode(),  # which may nest as deeply as JSON may
         "text": content.text,
         "ids": content.ids,
     }

@@ -379,6 +379,15 @@ async def test_records_that_cannot_be_kept_are_said_and_leave_nothing(
     assert "no space left" in caplog.text
 
 
+@pytest.mark.parametrize("levels", [100, 252, 253])
+async def test_what_a_chat_may_be_rendered_with_a_cache_may_too(gateway: Gateway, levels: int) -> None:
+    """To the last level of nesting."""
+    value: object = "x"
+    for _ in range(levels):
+        value = {"a": value}
+    await make(gateway, chat_template_kwargs={"x": value})
+
+
 @pytest.mark.parametrize(
     ("body", "param", "code"),
     [
