@@ -30,6 +30,7 @@ from .caching.openings import Openings
 from .caching.prefill import Prefill
 from .caching.recorder import Recorder
 from .caching.records import Records
+from .caching.rewarming import Rewarming
 from .caching.routes import cache_routes
 from .caching.stats import Stats
 from .caching.transfer import Transfer
@@ -137,7 +138,8 @@ def create_app(
     objects = CacheObjects(stores.store, namespaces.generations, most=limits.max_caches)
     openings = Openings(objects, tenants, model.id)
     contents = Contents(model, prompts, offers, limits)
-    caches = Caches(objects, contents, Prefill(desk), engine, model, tenants, accounting, limits)
+    rewarming = Rewarming(objects, Prefill(desk), engine)
+    caches = Caches(objects, contents, Prefill(desk), engine, model, tenants, accounting, rewarming, limits)
     chats = ChatTurns(model, offers, shapes, tenants, limits)
     turns = Turns(model, prompts, shapes, replies, Spoken(limits.splice_bytes), openings, desk, threads)
     dry_runs = DryRuns(model, prompts, chats, turns, engine, namespaces, openings, limits)
@@ -174,7 +176,9 @@ def create_app(
     app.on_response_prepare.append(observer.add_headers)
     shared = namespaces.generations if isinstance(namespaces.generations, SharedGenerations) else None
     watched = [part.context for part in (keys, ledger, shared, sessions) if part is not None]
-    app.cleanup_ctx.extend([*watched, *contexts, _closing(threads), _watching(caches, latecomers)])
+    app.cleanup_ctx.extend(
+        [*watched, *contexts, _closing(threads), _watching(caches, latecomers), rewarming.context]
+    )
     app[DESK] = desk
     app[LIFECYCLE] = lifecycle
     return app

@@ -8,6 +8,7 @@ object_fields  what clients may say of one; lifetimes: how they write a time
 object_view    an object as clients see it, with what the engine has of it now
 content        what an object is made of, read from a client and brought to token ids
 prefill        bringing a prompt into the cache without answering it
+rewarming      bringing pinned caches back into an engine that was started again
 caches         create, get, list, change, delete, warm, move; expiry: ends them when their time is over; latecomers: who uses them after that
 lookup         what a request would find
 flush          let nobody find these pages again

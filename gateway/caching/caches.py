@@ -32,6 +32,7 @@ from .object_fields import ChangeCache, CreateCache, MoveCache, NewCache, read_p
 from .object_view import wire
 from .objects import CacheObject, CacheObjects, Held, not_found
 from .prefill import Prefill
+from .rewarming import Rewarming
 
 AT_ONCE = 64
 """So many entries are let go of together: each is a question to the engine, which answers between two steps."""
@@ -49,6 +50,7 @@ class Caches:
     model: TextModel
     tenants: Tenants
     accounting: Accounting
+    rewarming: Rewarming
     limits: Limits
 
     async def create(self, request: web.Request) -> web.Response:
@@ -215,7 +217,9 @@ class Caches:
     def _wire(self, found: CacheObject, entry: EntryState | None, *, asked: bool = True) -> dict[str, object]:
         saved = self.accounting.of_object(found.tenant, found.id).saved_seconds
         page_size = 1 if self.engine.info is None else self.engine.info.page_size
-        return wire(found, entry, self.objects.clock(), page_size=page_size, saved=saved, asked=asked)
+        warming = self.rewarming.awaits(found)
+        now = self.objects.clock()
+        return wire(found, entry, now, page_size=page_size, saved=saved, asked=asked, warming=warming)
 
     async def _entries(self, shown: Sequence[CacheObject]) -> dict[str, EntryState] | None:
         """By id; None if the engine cannot be asked."""

@@ -73,7 +73,7 @@ def conclude(record: Record, comparison: Comparison, *, page_size: int) -> Diagn
     """Pure. `record` was admitted."""
     baseline, common, change = comparison.baseline, comparison.common, comparison.change
     if baseline is None:
-        return Diagnosis(*_unexplained(record))
+        return Diagnosis(*_unexplained(record, page_size))
     usable = min(common, record.tokens - 1)
     reason, detail = _reason(record, baseline, change, usable, page_size)
     place = None if change is None else change.place
@@ -84,7 +84,7 @@ def _reason(record: Record, baseline: Record, change: Change | None, usable: int
     found = _found(record) or _gone(record) or _lost(record, baseline, usable, page_size)
     if found is not None:
         return found
-    return _unexplained(record) if change is None else (change.reason, change.detail)
+    return _unexplained(record, page_size) if change is None else (change.reason, change.detail)
 
 
 def _lost(record: Record, baseline: Record, usable: int, page_size: int) -> _Cause | None:
@@ -100,8 +100,10 @@ def _lost(record: Record, baseline: Record, usable: int, page_size: int) -> _Cau
     return _never_there(record, baseline, unwritten=unwritten)
 
 
-def _unexplained(record: Record) -> _Cause:
+def _unexplained(record: Record, page_size: int) -> _Cause:
     """What the record says by itself."""
+    if record.unseen and record.hit < page_size:
+        return _found(record) or _gone(record) or ("restarted", {})
     return _found(record) or _gone(record) or ("partial_hit" if record.hit else "cold", {})
 
 

@@ -11,9 +11,9 @@ from engine.request import EntryState
 from .lifetimes import spell_ttl
 from .objects import CacheObject
 
-Status = Literal["active", "cold", "broken", "expired", "flushed", "unknown"]
-"""All of it is cached, but for a last page that is not full; nothing is, since the engine was started again, say; part of
-it had to go before its time; it has ended, by time or by a flush; the engine cannot be asked."""
+Status = Literal["active", "warming", "cold", "broken", "expired", "flushed", "unknown"]
+"""All of it is cached, but for a last page that is not full; the engine was started again, and it is about to be; nothing
+is; part of it had to go before its time; it has ended, by time or by a flush; the engine cannot be asked."""
 
 
 def status_of(found: CacheObject, entry: EntryState | None, now: float, page_size: int) -> Status:
@@ -38,11 +38,15 @@ def wire(
     page_size: int,
     saved: float,
     asked: bool = True,
+    warming: bool = False,
 ) -> dict[str, object]:
-    """`saved` are seconds. `asked` is False where the engine could not be: then tiers and hits are null rather than 0."""
+    """`saved` are seconds. `asked` is False where the engine could not be: then tiers and hits are null rather than 0. `warming`:
+    somebody is to bring back what is missing."""
     ended = found.ending(now) is not None
     known = entry if not ended else None
     status = status_of(found, entry, now, page_size) if asked or ended else "unknown"
+    if warming and status in ("cold", "broken"):
+        status = "warming"
     return {
         "id": found.id,
         "object": "cache",

@@ -21,7 +21,14 @@ class Prefill:
     desk: Desk
 
     async def run(
-        self, caller: Caller, place: Place, found: CacheObject, prompt: list[int], now: float
+        self,
+        caller: Caller,
+        place: Place,
+        found: CacheObject,
+        prompt: list[int],
+        now: float,
+        *,
+        priority: int = 0,
     ) -> Usage:
         """Returns once the whole prompt is in the cache, as the entry of the object with its lease; what it took.
 
@@ -36,7 +43,7 @@ class Prefill:
             cache_salt=found.salt,
             cache_key=found.key,
             cache_id=found.id,
-            priority=0,
+            priority=priority,
             cache=CachePolicy(entries=(entry,), lowest=found.lowest),
         )
         async with self.desk.submit(caller, place, [job]) as (generation,):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ from .namespaces import Namespaces
 from .reasons import Finding
 from .records import Instance, Record, pack, pack_messages
 from .relation import gists
+
+SEEN = 10_000
+"""Cache objects of which it is known in which life of the engine they were cached last."""
 
 
 class Recorder:
@@ -40,6 +44,9 @@ class Recorder:
         self._model = model
         self._wall = wall
         self._open: dict[str, _Open] = {}  # by the engine's name for the request
+        self._seen: OrderedDict[str, Instance] = (
+            OrderedDict()
+        )  # cache objects, by where they were last cached
 
     def submitted(self, submission: Submission) -> None:
         origin, request = submission.job.origin, submission.generation.request
@@ -70,6 +77,7 @@ class Recorder:
             tools=origin.tools,
             variables=orjson.dumps(origin.variables),
             frames=origin.frames,
+            unseen=self._unseen(submission.job.cache_id),
         )
         self._records.keep(record)
         # compared now, while the engine is at work, and not when the answer waits to go out
@@ -86,7 +94,9 @@ class Recorder:
         generation.finding = _finding(self._diagnoser.reason(record, opened.comparison))
 
     def ended(self, submission: Submission, account: RequestEnded | None) -> None:
-        generation = submission.generation
+        generation, object_id = submission.generation, submission.job.cache_id
+        if object_id is not None and generation.stored is not None and account is not None:
+            self._saw(object_id)
         opened = self._open.pop(generation.request.request_id, None)
         if opened is None:
             return
@@ -95,6 +105,15 @@ class Recorder:
         record.account = account
         record.ended = self._records.clock()
         self._records.recount(record)
+
+    def _saw(self, object_id: str) -> None:
+        self._seen[object_id] = instance(self._engine)
+        self._seen.move_to_end(object_id)
+        if len(self._seen) > SEEN:
+            self._seen.popitem(last=False)
+
+    def _unseen(self, object_id: str | None) -> bool:
+        return object_id is not None and self._seen.get(object_id) != instance(self._engine)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class Record:
     """One prompt and what came of it. `messages` and `variables` are JSON, `gists` those of the
     messages; `ids` are the prompt's, four bytes each, and
     `answer` those of its first choice so far. `start` is None until it was admitted, `stored` until all of it was computed,
-    `ended` until its reader and the engine were done with it. Times are seconds: `created` of the wall's clock, the others monotonic.
+    `unseen`: it begins with a cache object that this life of the engine has not had. `ended` until its reader and the engine were done with it. Times are seconds: `created` of the wall's clock, the others monotonic.
     """
 
     response_id: str
@@ -96,6 +96,7 @@ class Record:
     tools: ToolPrompt | None
     variables: bytes
     frames: Frames
+    unseen: bool = False
     start: RequestStarted | None = None
     stored: PromptCached | None = None
     account: RequestEnded | None = None

@@ -135,6 +135,31 @@ async def test_killed_twice_under_load(serve: Serve) -> None:
     await asyncio.to_thread(server.settled)
 
 
+def test_what_is_pinned_comes_back(serve: Serve) -> None:
+    server = serve("--hash-token-delay", "0.001")
+    messages = [{"role": "system", "content": "Be kind. " * 40}]
+    made = server.post("/v1/caches", {"model": "hash", "messages": messages, "pin": "hard"}).json()
+    os.kill(server.engine_pid(), signal.SIGKILL)
+    wait_for(lambda: not server.is_ready(), TOLD_WITHIN, "the death")
+    wait_for(server.is_ready, BACK_WITHIN, "a new engine")
+    seen: list[str] = []
+
+    def is_back() -> bool:
+        seen.append(server.get(f"/v1/caches/{made['id']}").json()["status"])
+        return seen[-1] == "active"
+
+    wait_for(is_back, 10.0, "the cache")
+    assert set(seen) <= {"warming", "active"}
+    body = {
+        "model": "hash",
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 1,
+        "cache": {"id": made["id"]},
+    }
+    usage = server.post("/v1/chat/completions", body).json()["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] >= made["tokens"]
+
+
 async def test_frozen(serve: Serve) -> None:
     server = serve("--hash-step-delay", STEP)
     async with watching(server) as watch, asyncio.TaskGroup() as group:
