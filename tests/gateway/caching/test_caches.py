@@ -385,7 +385,8 @@ async def test_what_a_chat_may_be_rendered_with_a_cache_may_too(gateway: Gateway
     value: object = "x"
     for _ in range(levels):
         value = {"a": value}
-    await make(gateway, chat_template_kwargs={"x": value})
+    body = {**BODY, "chat_template_kwargs": {"x": value}}
+    assert (await send(gateway, "POST", "/v1/caches", body))[0] == 200
 
 
 @pytest.mark.parametrize(
