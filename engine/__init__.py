@@ -22,14 +22,26 @@ sequence    the running state of one answer (light)
 batch       a plan for one step and what came of it (light)
 calibration what steps cost here, and what a hit saves (light)
 account     what one request took from the engine and left in its cache (light)
-scheduler   which sequences run next, on which pages; a pure state machine (light)
-group       its view of a request: the sequences, the tenant (light)
-waiting     its queue: who is admitted next (light)
-totals      its sums and levels, for whoever asks (light)
-single_flight, page_tables, deadlines
-            its helpers: who computes a shared prefix, whose pages are whose, who is overdue (light)
+scheduler   which sequences run next, on which pages; a pure state machine, put together from those below (light)
+group, groups
+            a request as sequences, paid for by a tenant; all of them (light)
+deadlines   who is overdue (light)
+roster      where each sequence is: running, queued, following, held (light)
+waiting, single_flight
+            its queue, who is admitted next; and who computes a shared prefix (light)
+page_tables whose pages are whose (light)
+admission   who of those that wait may run (light)
+draft       a step that is being filled (light)
+preemption  pages for sequences that grow, at the cost of others (light)
+outcomes    what a row brought (light)
+publications
+            what a sequence leaves in the cache (light)
 entries, tips
-            its cache entries to be made, and where conversations left off (light)
+            cache entries to be made, and where conversations left off (light)
+endings     how sequences and requests end (light)
+events      what there is to tell clients (light)
+totals, counters
+            the sums of what was done, and as they are told (light)
 lower_tiers what goes down from the device and what comes up, as plans have it (light)
 load_costs  whether loading is cheaper than computing (light)
 cache_desk  answers questions about the cache

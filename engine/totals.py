@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from .request import STEP_SIZES, CacheCounters, EngineCounters
+from .request import STEP_SIZES, EngineCounters
 
 
 @dataclass(slots=True)
@@ -45,38 +45,6 @@ class Totals:
         """A step that computed this many tokens is over."""
         self.computed_tokens += tokens
         self.step_sizes[bisect_left(STEP_SIZES, tokens)] += 1
-
-    def counters(
-        self,
-        *,
-        running: int,
-        waiting: int,
-        pages_total: int,
-        pages_free: int,
-        pages_tree: int,
-        evicted_pages: int,
-        cache: CacheCounters,
-    ) -> EngineCounters:
-        """The sums together with the levels of now."""
-        return EngineCounters(
-            steps=self.steps,
-            running=running,
-            waiting=waiting,
-            pages_total=pages_total,
-            pages_free=pages_free,
-            pages_tree=pages_tree,
-            prompt_tokens=self.prompt_tokens,
-            cached_tokens=self.cached_tokens,
-            computed_tokens=self.computed_tokens,
-            generated_tokens=self.generated_tokens,
-            forced_tokens=self.forced_tokens,
-            preemptions=self.preemptions,
-            evicted_pages=evicted_pages,
-            aborted=self.aborted,
-            failed_checks=self.failed_checks,
-            step_sizes=tuple(self.step_sizes),
-            cache=cache,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -345,5 +345,5 @@ def test_a_tip_that_is_gone_or_was_never_there_is_nothing() -> None:
     bench.scheduler.check()
     for i in range(300):
         bench.leave(f"c{i}", [1])
-    assert len(bench.scheduler._tips._nodes) <= 256
+    assert len(bench.scheduler._publications._tips._nodes) <= 256
     assert SIZE == 4

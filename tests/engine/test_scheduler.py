@@ -584,7 +584,7 @@ def test_deadlines_of_what_has_ended_are_forgotten() -> None:
     for i in range(500):
         bench.submit(str(i), [i], max_tokens=1, deadline=1000.0)
         bench.finish_all()
-    assert len(bench.scheduler._deadlines) <= 129
+    assert len(bench.scheduler._groups._deadlines) <= 129
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
@@ -621,7 +621,7 @@ def test_pages_of_a_step_in_flight_stay_until_it_is_over() -> None:
     assert bench.cache.pool.free == 62
     bench.commit(plan)
     assert bench.cache.pool.free == 64
-    assert bench.scheduler._retired == [plan.rows[0].sequence.uid]
+    assert bench.scheduler._endings._retired == [plan.rows[0].sequence.uid]
     bench.submit("b", [1])
     later = bench.plan()
     assert later is not None

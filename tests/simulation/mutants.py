@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from concurrent.futures import Future
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from msgspec import structs
@@ -26,14 +27,22 @@ from cache.tiers.index import TierPage
 from cache.tiers.page import PageMeta
 from cache.tombstones import Gone
 from cache.writers import Writers
-from engine.batch import Masks, PageCopy, PageLoad, PageSave, Plan, PlannedRow, RowResult, StepResult
+from engine.admission import Admission
+from engine.batch import Masks, PageCopy, PageLoad, PageSave, Plan, RowResult, StepResult
+from engine.draft import Draft
+from engine.endings import Endings
 from engine.entries import PendingEntries
 from engine.group import Group, Member
+from engine.groups import Groups
 from engine.lower_tiers import LowerTiers
 from engine.masks import Mask, StepMasks
 from engine.matchers import Matchers, Place
+from engine.outcomes import Outcomes
 from engine.page_tables import PageTables, Prefix
+from engine.preemption import Preemption
+from engine.publications import Publications
 from engine.request import FailureKind, FinishReason, GenerationRequest, TokenLogprob
+from engine.roster import Roster
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence, Status
 from engine.single_flight import SingleFlight
@@ -84,25 +93,26 @@ class PublishesTailTooLong(PrefixCache):
         super().publish_tail(cursor, tokens, pages, longer)
 
 
-class FreesTwice(Scheduler):
+class FreesTwice(Endings):
     """The last page of a sequence is given back twice."""
 
-    def _release(self, member: Member, *, keep: bool = True) -> None:
+    def release(self, member: Member, *, keep: bool) -> None:
         last = member.pages[-1:]
-        super()._release(member, keep=keep)
-        self.cache.release(last)
+        super().release(member, keep=keep)
+        self._tables._cache.release(last)
 
 
-class PreemptedGoesToTheBack(Scheduler):
+class PreemptedGoesToTheBack(Roster):
     """A preempted sequence loses its place."""
 
-    def _preempt(self, member: Member) -> None:
-        super()._preempt(member)
-        self._waiting.remove(member)
+    __slots__ = ()
+
+    def preempt(self, member: Member) -> None:
+        super().preempt(member)
+        self.waiting.remove(member)
         member.preempted = False
-        self._next_uid += 1
-        member.uid = self._next_uid
-        self._waiting.add(member)
+        member.uid += 10**6
+        self.waiting.add(member)
 
 
 class AbortsFirstChoiceOnly(Scheduler):
@@ -140,8 +150,10 @@ class HoldsUncounted(CachedPages):
         return pages
 
 
-class ForgetsGenerated(Scheduler):
+class ForgetsGenerated(Outcomes):
     """The count of generated tokens misses the last of each sequence."""
+
+    __slots__ = ()
 
     def _tell(
         self,
@@ -158,6 +170,8 @@ class ForgetsGenerated(Scheduler):
 class WritesToSharedTail(PageTables):
     """A shared tail page goes into the page table itself instead of a copy."""
 
+    __slots__ = ()
+
     def fill(self, member: Member, prefix: Prefix, reserve: int) -> bool:
         filled = super().fill(member, prefix, reserve)
         copy = self.copy_of(member)
@@ -171,6 +185,8 @@ class WritesToSharedTail(PageTables):
 class ForgetsCopies(PageTables):
     """Copy-on-write pages are planned and never copied."""
 
+    __slots__ = ()
+
     def copy_of(self, member: Member) -> PageCopy | None:
         return None
 
@@ -178,14 +194,18 @@ class ForgetsCopies(PageTables):
 class DropsCopySourceEarly(PageTables):
     """The page to copy from is given up before the step that copies it is over."""
 
+    __slots__ = ()
+
     def copy_of(self, member: Member) -> PageCopy | None:
         copy = super().copy_of(member)
         self.copied(member)
         return copy
 
 
-class FinishesSilently(Scheduler):
+class FinishesSilently(Outcomes):
     """The last delta of a sequence does not say that it is the last."""
+
+    __slots__ = ()
 
     def _tell(
         self,
@@ -196,19 +216,21 @@ class FinishesSilently(Scheduler):
     ) -> None:
         super()._tell(member, tokens, logprob, None)
         if finish is not None:
-            self._end(member)
+            self._endings.end(member)
 
 
-class FreesInFlight(Scheduler):
+class FreesInFlight(Endings):
     """The pages of a sequence aborted in flight are free while the step still uses them."""
 
-    def _end(self, member: Member) -> None:
+    def end(self, member: Member) -> None:
         member.in_flight = False
-        super()._end(member)
+        super().end(member)
 
 
 class LosesFollowers(SingleFlight):
     """Whoever waited for a leader that ended waits for ever."""
+
+    __slots__ = ()
 
     def stop(self, member: Member) -> list[Member]:
         super().stop(member)
@@ -218,31 +240,35 @@ class LosesFollowers(SingleFlight):
 class NeverAges(WaitingQueue):
     """Who was overtaken does not remember it."""
 
+    __slots__ = ()
+
     def admit(self, member: Member) -> None:
         super().admit(member)
         for other in self:
             other.overtaken = 0
 
 
-class KeepsFailedPages(Scheduler):
+class KeepsFailedPages(Endings):
     """What a failed step wrote stays findable."""
 
-    def _release(self, member: Member, *, keep: bool = True) -> None:
+    def release(self, member: Member, *, keep: bool) -> None:
         if not keep and member.status is Status.FINISHED:
-            member.computed = min(len(member.tokens), len(member.pages) * self.page_size)
-        super()._release(member, keep=True)
+            member.computed = min(len(member.tokens), len(member.pages) * self._tables._page_size)
+        super().release(member, keep=True)
 
 
-class IgnoresDeadlines(Scheduler):
+class IgnoresDeadlines(Endings):
     """Only a queued request is dropped at its deadline."""
 
-    def _fail(self, group: Group, kind: FailureKind, message: str) -> None:
+    def fail(self, group: Group, kind: FailureKind, message: str) -> None:
         if kind != "deadline" or not group.account.started:
-            super()._fail(group, kind, message)
+            super().fail(group, kind, message)
 
 
-class StopsTooSoon(Scheduler):
+class StopsTooSoon(Outcomes):
     """A stop token counts before `min_tokens` are there."""
+
+    __slots__ = ()
 
     def _finish_reason(self, member: Member, token: int) -> FinishReason | None:
         if (
@@ -253,12 +279,12 @@ class StopsTooSoon(Scheduler):
         return super()._finish_reason(member, token)
 
 
-class FailsTwice(Scheduler):
+class FailsTwice(Endings):
     """A request that fails row by row fails once for each."""
 
-    def _fail(self, group: Group, kind: FailureKind, message: str) -> None:
+    def fail(self, group: Group, kind: FailureKind, message: str) -> None:
         for _ in list(group.members):
-            super()._fail(group, kind, message)
+            super().fail(group, kind, message)
 
 
 class FailsEveryone(Scheduler):
@@ -266,31 +292,29 @@ class FailsEveryone(Scheduler):
 
     def fail_step(self, plan: Plan, message: str) -> None:
         super().fail_step(plan, message)
-        for request_id in list(self._groups):
-            self.fail_request(request_id, "engine_error", message)
+        for group in list(self._groups):
+            self.fail_request(group.request.request_id, "engine_error", message)
 
 
-class SamplesTooSoon(Scheduler):
+class SamplesTooSoon(Draft):
     """A chunk that does not reach the end of the prompt samples as well."""
 
-    def _add_row(self, member: Member, budget: int, members: list[Member], rows: list[PlannedRow]) -> int:
-        count = super()._add_row(member, budget, members, rows)
-        rows[-1] = structs.replace(rows[-1], sample=True)
+    def add(self, member: Member, most: int) -> int:
+        count = super().add(member, most)
+        self.rows[-1] = structs.replace(self.rows[-1], sample=True)
         return count
 
 
-class HogsTheBudget(Scheduler):
+class HogsTheBudget(Draft):
     """Whoever is furthest ahead takes all that is left of a step."""
 
-    def _catch_up(
-        self, behind: list[Member], budget: int, members: list[Member], rows: list[PlannedRow]
-    ) -> None:
-        for member in behind:
-            if budget:
-                budget -= self._add_row(member, budget, members, rows)
+    def catch_up(self) -> None:
+        for member in self.behind:
+            if self.budget:
+                self.add(member, self.budget)
 
 
-class CountsPromptPerChoice(Scheduler):
+class CountsPromptPerChoice(Admission):
     """With n > 1 the prompt is counted, and the start told, once for each choice."""
 
     def _start(self, member: Member, gone: Gone | None) -> None:
@@ -298,14 +322,16 @@ class CountsPromptPerChoice(Scheduler):
         super()._start(member, gone)
 
 
-class PageShort(Scheduler):
+class PageShort(Preemption):
     """A sequence grows one position late, so that its last one has no page."""
 
-    def _grow(self) -> None:
-        for member in self._running.values():
-            if len(member.tokens) == len(member.pages) * self.page_size + 1:
-                return
-        super()._grow()
+    __slots__ = ()
+
+    def grow(self) -> bool:
+        for member in self._roster.running.values():
+            if len(member.tokens) == len(member.pages) * self._page_size + 1:
+                return True
+        return super().grow()
 
 
 class NeverForgets(Scheduler):
@@ -313,13 +339,16 @@ class NeverForgets(Scheduler):
 
     def submit(self, request: GenerationRequest, *, held: bool = False) -> bool:
         taken = super().submit(request, held=held)
-        if taken:
-            self._groups[request.request_id].tenant.groups += 1
+        group = self._groups.find(request.request_id)
+        if taken and group is not None:
+            group.tenant.groups += 1
         return taken
 
 
-class ForcesBeyondTheLimit(Scheduler):
+class ForcesBeyondTheLimit(Outcomes):
     """Forced tokens are appended whether there is room for them or not."""
+
+    __slots__ = ()
 
     def _append_forced(self, member: Member, forced: tuple[int, ...]) -> FinishReason | None:
         member.tokens += forced
@@ -327,16 +356,20 @@ class ForcesBeyondTheLimit(Scheduler):
         return "length" if len(member.tokens) >= member.limit else None
 
 
-class ForcesPastTheEnd(Scheduler):
+class ForcesPastTheEnd(Outcomes):
     """A forced end token does not end the sequence."""
+
+    __slots__ = ()
 
     def _append_forced(self, member: Member, forced: tuple[int, ...]) -> FinishReason | None:
         finish = super()._append_forced(member, forced)
         return None if finish == "stop" else finish
 
 
-class TakesForcedForComputed(Scheduler):
+class TakesForcedForComputed(Outcomes):
     """Forced tokens count as computed, although no step has seen them."""
+
+    __slots__ = ()
 
     def _append_forced(self, member: Member, forced: tuple[int, ...]) -> FinishReason | None:
         finish = super()._append_forced(member, forced)
@@ -346,6 +379,8 @@ class TakesForcedForComputed(Scheduler):
 
 class GrowsByOnePage(PageTables):
     """Whatever was forced, a sequence gets one page."""
+
+    __slots__ = ()
 
     def grow(self, member: Member) -> bool:
         pages = self._cache.allocate(1)
@@ -359,16 +394,19 @@ class KeepsPostponedPosition(Scheduler):
     def commit(self, plan: Plan, result: StepResult) -> None:
         postponed = {row.sequence.uid for row, r in zip(plan.rows, result.rows, strict=True) if r.postponed}
         super().commit(plan, result)
-        for uid in postponed & self._running.keys():
-            self._running[uid].computed += 1
+        running = self._roster.running
+        for uid in postponed & running.keys():
+            running[uid].computed += 1
 
 
-class ForgetsHeld(Scheduler):
+class ForgetsHeld(Roster):
     """Who is aborted while held still counts."""
 
-    def _leave_group(self, member: Member) -> None:
-        self._held_back += member.group.held
-        super()._leave_group(member)
+    __slots__ = ()
+
+    def leave(self, member: Member) -> None:
+        super().leave(member)
+        self.held += member.group.held
 
 
 class QueuesHeld(Scheduler):
@@ -458,14 +496,14 @@ class SilentAboutAborts(Scheduler):
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         super().abort(request_id, index)
-        self._closed = [group for group in self._closed if group.account.started]
+        self._outbox.over = [group for group in self._outbox.over if group.account.started]
 
 
-class AccountsTooSoon(Scheduler):
+class AccountsTooSoon(Endings):
     """The account of a request that ends in a step does not wait for that."""
 
-    def _end(self, member: Member) -> None:
-        super()._end(member)
+    def end(self, member: Member) -> None:
+        super().end(member)
         account = member.group.account
         if account.landing and not member.group.members:
             account.landing = 0
@@ -473,7 +511,7 @@ class AccountsTooSoon(Scheduler):
             account.landing = 2
 
 
-class CountsHitsAgain(Scheduler):
+class CountsHitsAgain(Admission):
     """What a preempted sequence finds again is a hit once more."""
 
     def _start(self, member: Member, gone: Gone | None) -> None:
@@ -482,31 +520,33 @@ class CountsHitsAgain(Scheduler):
             self._totals.cached_tokens += member.computed
 
 
-class CountsWrittenAgain(Scheduler):
+class CountsWrittenAgain(Publications):
     """Tokens that are published again count again."""
 
     def _count_written(self, member: Member, known: int, end: int) -> None:
-        member.group.account.written += self.cache.written_tokens - known
+        member.group.account.written += self._cache.written_tokens - known
 
 
-class ForgetsRecomputed(Scheduler):
+class ForgetsRecomputed(Roster):
     """What is computed again after a preemption is not told apart."""
 
-    def _preempt(self, member: Member) -> None:
-        super()._preempt(member)
+    __slots__ = ()
+
+    def preempt(self, member: Member) -> None:
+        super().preempt(member)
         member.reached = 0
 
 
-class LetsWaitingWrite(Scheduler):
+class LetsWaitingWrite(Groups):
     """A flush reaches the requests that run, and not those that wait."""
 
     def _new_member(self, group: Group, index: int) -> Member:
         member = super()._new_member(group, index)
-        self.cache._writers._cursors.discard(member.cursor)
+        self._cache._writers._cursors.discard(member.cursor)
         return member
 
 
-class WritesDespiteLimit(Scheduler):
+class WritesDespiteLimit(Groups):
     """What a request may publish is not bounded."""
 
     def _new_member(self, group: Group, index: int) -> Member:
@@ -516,7 +556,7 @@ class WritesDespiteLimit(Scheduler):
         return member
 
 
-class WritesDespitePolicy(Scheduler):
+class WritesDespitePolicy(Groups):
     """Who may not write does."""
 
     def _new_member(self, group: Group, index: int) -> Member:
@@ -690,33 +730,35 @@ class FlushesNothing(HostTier):
         return 0
 
 
-def with_part(name: str, planted: type) -> Callable[..., PrefixCache]:
-    """A cache of which one part is of another class."""
+def plant(whole: object, part: str, planted: type) -> None:
+    """Make one part of something, by its attribute, one of another class: whoever knows it already deals with that."""
+    attrgetter(part)(whole).__class__ = planted
 
+
+def cache_with(part: str, planted: type) -> Callable[..., PrefixCache]:
     def build(*sizes: int, **options: Any) -> PrefixCache:
         cache = PrefixCache(*sizes, **options)
-        getattr(cache, name).__class__ = planted  # the other parts know it already
+        plant(cache, part, planted)
         return cache
 
     return build
 
 
-def with_tables(tables: type[PageTables]) -> Callable[..., Scheduler]:
+def scheduler_with(part: str, planted: type) -> Callable[..., Scheduler]:
     def build(**options: Any) -> Scheduler:
         scheduler = Scheduler(**options)
-        scheduler._tables = tables(scheduler.cache, scheduler.tiers)
+        plant(scheduler, part, planted)
         return scheduler
 
     return build
 
 
-def with_queue(queue: type[WaitingQueue]) -> Callable[..., Scheduler]:
-    def build(**options: Any) -> Scheduler:
-        scheduler = Scheduler(**options)
-        scheduler._waiting = queue()
-        return scheduler
+def with_draft(draft: type[Draft]) -> Callable[..., Scheduler]:
+    class Planted(Scheduler):
+        def _new_draft(self) -> Draft:
+            return draft(self.max_step_tokens, self.max_step_tokens // self.max_running)
 
-    return build
+    return Planted
 
 
 def with_entries(pending: type[PendingEntries]) -> Callable[..., Scheduler]:
@@ -733,24 +775,9 @@ def with_entries(pending: type[PendingEntries]) -> Callable[..., Scheduler]:
     return Planted
 
 
-def with_single_flight(single_flight: type[SingleFlight]) -> Callable[..., Scheduler]:
-    def build(**options: Any) -> Scheduler:
-        scheduler = Scheduler(**options)
-        scheduler._single_flight = single_flight(scheduler.page_size)
-        return scheduler
-
-    return build
-
-
 MUTANTS: dict[str, Callable[[], Parts]] = {
     "namespace missing from the key": lambda: Parts(root_key=lambda namespace, adapter: adapter),
     "adapter missing from the key": lambda: Parts(root_key=lambda namespace, adapter: namespace),
-    "NeverAges": lambda: Parts(scheduler=with_queue(NeverAges)),
-    "LosesFollowers": lambda: Parts(scheduler=with_single_flight(LosesFollowers)),
-    **{
-        cls.__name__: (lambda cls=cls: Parts(scheduler=with_tables(cls)))
-        for cls in (WritesToSharedTail, ForgetsCopies, DropsCopySourceEarly, GrowsByOnePage)
-    },
     **{
         cls.__name__: (lambda cls=cls: Parts(matchers=cls))
         for cls in (
@@ -773,37 +800,53 @@ MUTANTS: dict[str, Callable[[], Parts]] = {
         cls.__name__: (lambda cls=cls: Parts(scheduler=cls))
         for cls in (
             AbortKeepsPages,
-            FreesTwice,
-            PreemptedGoesToTheBack,
             AbortsFirstChoiceOnly,
-            ForgetsGenerated,
-            FinishesSilently,
-            FreesInFlight,
-            KeepsFailedPages,
-            IgnoresDeadlines,
-            StopsTooSoon,
-            FailsTwice,
             FailsEveryone,
-            SamplesTooSoon,
-            HogsTheBudget,
-            CountsPromptPerChoice,
-            PageShort,
             NeverForgets,
-            ForcesBeyondTheLimit,
-            ForcesPastTheEnd,
-            TakesForcedForComputed,
             KeepsPostponedPosition,
-            ForgetsHeld,
             QueuesHeld,
             SilentAboutAborts,
-            AccountsTooSoon,
-            CountsHitsAgain,
-            CountsWrittenAgain,
-            ForgetsRecomputed,
-            LetsWaitingWrite,
-            WritesDespiteLimit,
-            WritesDespitePolicy,
         )
+    },
+    **{
+        cls.__name__: (lambda part=part, cls=cls: Parts(scheduler=scheduler_with(part, cls)))
+        for part, planted in (
+            ("_roster", (PreemptedGoesToTheBack, ForgetsHeld, ForgetsRecomputed)),
+            ("_roster.waiting", (NeverAges,)),
+            ("_roster.single_flight", (LosesFollowers,)),
+            ("_groups", (LetsWaitingWrite, WritesDespiteLimit, WritesDespitePolicy)),
+            ("_tables", (WritesToSharedTail, ForgetsCopies, DropsCopySourceEarly, GrowsByOnePage)),
+            ("_admission", (CountsPromptPerChoice, CountsHitsAgain)),
+            ("_preemption", (PageShort,)),
+            ("_publications", (CountsWrittenAgain,)),
+            (
+                "_outcomes",
+                (
+                    ForgetsGenerated,
+                    FinishesSilently,
+                    StopsTooSoon,
+                    ForcesBeyondTheLimit,
+                    ForcesPastTheEnd,
+                    TakesForcedForComputed,
+                ),
+            ),
+            (
+                "_endings",
+                (
+                    FreesTwice,
+                    FreesInFlight,
+                    KeepsFailedPages,
+                    IgnoresDeadlines,
+                    FailsTwice,
+                    AccountsTooSoon,
+                ),
+            ),
+        )
+        for cls in planted
+    },
+    **{
+        cls.__name__: (lambda cls=cls: Parts(scheduler=with_draft(cls)))
+        for cls in (SamplesTooSoon, HogsTheBudget)
     },
     **{
         cls.__name__: (lambda cls=cls: Parts(cache=cls))
@@ -818,17 +861,15 @@ MUTANTS: dict[str, Callable[[], Parts]] = {
         )
     },
     **{
-        cls.__name__: (lambda name=name, cls=cls: Parts(cache=with_part(name, cls)))
-        for name, cls in (
-            ("_pages", EvictsReferenced),
-            ("_pages", HoldsUncounted),
-            ("_pages", PinsNothing),
-            ("_writers", FlushForgetsWriters),
-            ("_finder", LookingIsUsing),
-            ("_finder", FindsTheExpired),
-            ("_publisher", PaysWithTheLatest),
-            ("_leasing", PinsEverything),
+        cls.__name__: (lambda part=part, cls=cls: Parts(cache=cache_with(part, cls)))
+        for part, planted in (
+            ("_pages", (EvictsReferenced, HoldsUncounted, PinsNothing)),
+            ("_writers", (FlushForgetsWriters,)),
+            ("_finder", (LookingIsUsing, FindsTheExpired)),
+            ("_publisher", (PaysWithTheLatest,)),
+            ("_leasing", (PinsEverything,)),
         )
+        for cls in planted
     },
     **{
         cls.__name__: (lambda cls=cls: Parts(scheduler=with_entries(cls)))

@@ -157,7 +157,7 @@ class Simulation:
         self.desk = CacheDesk(
             self.scheduler, Calibration(self.budget), self.parts.root_key, self._make_moves()
         )
-        self.patience = self.scheduler._waiting.patience = draw.randrange(2, 6)
+        self.patience = self.scheduler._roster.waiting.patience = draw.randrange(2, 6)
         self.passed: Counter[Place] = Counter()
         self.threads = _Threads(draw)
         self.matchers = self.parts.matchers(
@@ -669,7 +669,7 @@ class Simulation:
             assert self.passed[oldest] <= self.patience, "the oldest is passed over again and again"
 
     def _queued(self) -> set[Place]:
-        return {self._place(sequence) for sequence in self.scheduler._waiting}
+        return {self._place(sequence) for sequence in self.scheduler._roster.waiting}
 
     def _place(self, sequence: Sequence) -> Place:
         return self.clients[sequence.request.request_id].order, sequence.index
