@@ -92,6 +92,9 @@ class Keyring:
 
 
 def presented_key(headers: Mapping[str, str]) -> str | None:
+    """In OpenAI's way, or in Anthropic's."""
+    if "Authorization" not in headers:
+        return headers.get("x-api-key", "").strip() or None
     scheme, _, key = headers.get("Authorization", "").partition(" ")
     return key.strip() or None if scheme.lower() == "bearer" else None
 

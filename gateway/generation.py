@@ -157,7 +157,7 @@ class Choice:
     def _piece(self, text: str) -> Piece:
         details = tuple(self._pending)
         self._pending.clear()
-        return Piece(self.index, text, details, self.finish, self._stops.stopped)
+        return Piece(self.index, text, details, self.finish, self._stops.stopped_by)
 
 
 class Generation:

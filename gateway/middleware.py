@@ -79,7 +79,7 @@ class Observer:
         except ConnectionError:
             raise  # the client is gone: there is nobody to answer
         except Exception as error:  # noqa: BLE001 - the last place where a fault can still become an answer
-            return explain(error, request[REQUEST_ID]).response()
+            return self._routes.error(request.match_info, explain(error, request[REQUEST_ID]))
 
     def _note(self, request: web.Request, status: int) -> None:
         route = self._routes.label(request.match_info)

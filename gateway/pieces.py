@@ -45,7 +45,7 @@ class TokenDetail(msgspec.Struct, frozen=True, gc=False):
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
-    """What became certain of one choice at once. `finish` is set on its last piece, and `cut` if a stop string was the
+    """What became certain of one choice at once. `finish` is set on its last piece, and `stop` if that stop string was the
     reason. `details` only when asked for. `report` is what a check of the whole came to, where there was one.
 
     A reply that is parsed comes in `parts`, in order, and `text` is the content in them.
@@ -55,21 +55,29 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
     text: str
     details: tuple[TokenDetail, ...] = ()
     finish: Finish | None = None
-    cut: bool = False
+    stop: str = ""
     parts: tuple[Part, ...] = ()
     report: dict[str, object] | None = None
 
+    @property
+    def cut(self) -> bool:
+        return bool(self.stop)
+
 
 class Answer(msgspec.Struct, frozen=True):
-    """One whole choice. `cut`: a stop string ended it, not the model. `parts` and `report` as in a piece."""
+    """One whole choice. `stop`: this stop string ended it, not the model. `parts` and `report` as in a piece."""
 
     index: int
     text: str
     details: tuple[TokenDetail, ...]
     finish: Finish
-    cut: bool = False
+    stop: str = ""
     parts: tuple[Part, ...] = ()
     report: dict[str, object] | None = None
+
+    @property
+    def cut(self) -> bool:
+        return bool(self.stop)
 
 
 def join(pieces: Sequence[Piece]) -> Answer:
@@ -79,7 +87,7 @@ def join(pieces: Sequence[Piece]) -> Answer:
     finish: Finish = "stop" if last.finish == "stop" else "length"
     text = "".join([piece.text for piece in pieces])
     parts = merged(part for piece in pieces for part in piece.parts)
-    return Answer(last.index, text, details, finish, last.cut, parts, last.report)
+    return Answer(last.index, text, details, finish, last.stop, parts, last.report)
 
 
 def merged(parts: Iterable[Part]) -> tuple[Part, ...]:

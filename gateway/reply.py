@@ -127,7 +127,7 @@ class Reply:
             "".join([part.text for part in whole if isinstance(part, Content)]),
             tuple(details),
             self.finish,
-            self._stops.stopped,
+            self._stops.stopped_by,
             whole,
         )
 

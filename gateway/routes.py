@@ -9,19 +9,21 @@ from aiohttp import web
 from aiohttp.abc import AbstractMatchInfo
 
 from .auth import Access
+from .errors import ApiError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`work` is what a draining server refuses: requests that make the engine run."""
+    """`work` is what a draining server refuses: requests that make the engine run. `says` puts errors into its dialect."""
 
     method: str
     path: str
     handler: Handler
     access: Access = Access.KEY
     work: bool = False
+    says: Callable[[ApiError], web.Response] = ApiError.response
 
 
 class RouteTable:
@@ -41,6 +43,10 @@ class RouteTable:
     def is_work(self, match: AbstractMatchInfo) -> bool:
         route = self._find(match)
         return route is not None and route.work
+
+    def error(self, match: AbstractMatchInfo, error: ApiError) -> web.Response:
+        route = self._find(match)
+        return error.response() if route is None else route.says(error)
 
     def label(self, match: AbstractMatchInfo) -> str:
         """The route's pattern, for metrics and logs: a fixed set whatever clients ask for."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
+import orjson
+
 from .chat_template import Message
 from .kept import Kept
 from .known_ids import KnownIds
@@ -61,4 +63,14 @@ def _digests(tenant: str, messages: Sequence[Message]) -> list[bytes]:
 
 def _calls(message: Message) -> list[object]:
     calls: Sequence[Mapping[str, Mapping[str, object]]] = message.get("tool_calls") or ()
-    return [part for call in calls for part in (call["function"]["name"], call["function"]["arguments"])]
+    return [
+        part for call in calls for part in (call["function"]["name"], _plain(call["function"]["arguments"]))
+    ]
+
+
+def _plain(arguments: object) -> object:
+    """The same however the JSON is written: clients that have read it write it in their own way."""
+    try:
+        return orjson.dumps(orjson.loads(arguments)).decode() if isinstance(arguments, str) else arguments
+    except orjson.JSONDecodeError:
+        return arguments

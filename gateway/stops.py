@@ -15,10 +15,11 @@ from collections.abc import Sequence
 class StopSearch:
     """Finds the earliest stop in a text that arrives in pieces, and the longest of those that begin there.
 
-    `include` keeps the stop that was found at the end of the text. After `stopped` everything pushed is dropped.
+    `include` keeps the stop that was found at the end of the text. `stopped_by` is the one that was found, else empty; after
+    it everything pushed is dropped.
     """
 
-    __slots__ = ("_automaton", "_found", "_held", "_include", "_node", "stopped")
+    __slots__ = ("_automaton", "_found", "_held", "_include", "_node", "stopped_by")
 
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         """Raises ValueError for an empty stop string."""
@@ -37,17 +38,21 @@ class StopSearch:
         return twin
 
     def _reset(self) -> None:
-        self.stopped: bool = False
+        self.stopped_by = ""
         self._held = ""
         self._node = _ROOT
         self._found: tuple[int, int] | None = None  # of the best match so far: its start and end in `_held`
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self.stopped_by)
 
     def push(self, text: str) -> str:
         """The text that is now certain to come before any stop."""
         automaton = self._automaton
         if automaton is None:
             return text
-        if self.stopped:
+        if self.stopped_by:
             return ""
         buffer = self._held + text
         node, found, open_depth, match_depth = (
@@ -86,8 +91,8 @@ class StopSearch:
         return text
 
     def _stop(self, buffer: str, found: tuple[int, int]) -> str:
-        self.stopped, self._held, self._found = True, "", None
         start, end = found
+        self.stopped_by, self._held, self._found = buffer[start:end], "", None
         return buffer[: end if self._include else start]
 
 

@@ -45,7 +45,7 @@ class Output:
                 answer.text,
                 answer.details,
                 answer.finish,
-                answer.cut,
+                answer.stop,
                 answer.parts,
                 answer.report,
             )
