@@ -9,6 +9,8 @@ from aiohttp import web
 from engine.client import EngineClient
 
 from .admin import Admin
+from .anthropic.errors import error_response
+from .anthropic.messages import Messages, MessageTurns
 from .auth import Access, Keyring
 from .browsers import BrowserPolicy
 from .caching.accounting import Accounting
@@ -157,6 +159,7 @@ def create_app(
                 Tokenization(model, prompts, offers, engine, limits),
                 SchemaChecks(model, shapes, engine, limits),
             ),
+            *_messages(Messages(MessageTurns(model, offers, shapes, tenants, limits), turns, answerer)),
             *_responses(ResponseTurns(model, offers, shapes, tenants, limits), turns, sessions, answerer),
             *Explain(diagnoser, dry_runs, tokenizer, threads, limits).routes(),
             *cache_routes(
@@ -205,6 +208,14 @@ def _openai(
                 Route("POST", f"{prefix}/detokenize", tokenization.detokenize, work=True),
             )
         ),
+    ]
+
+
+def _messages(messages: Messages) -> list[Route]:
+    at = "/v1/messages"
+    return [
+        Route("POST", at, messages.handle, work=True, says=error_response),
+        Route("POST", f"{at}/count_tokens", messages.count_tokens, work=True, says=error_response),
     ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .caching.boundaries import Breakpoint
+from .caching.segments import NO_MESSAGE
 from .prompts import Message
 
 
@@ -24,7 +25,10 @@ class Conversation:
         return Conversation(
             [*opening, *self.messages],
             {i + shift: texts for i, texts in self.parts.items()},
-            [place._replace(message=place.message + shift) for place in self.breakpoints],
+            [
+                place if place.message == NO_MESSAGE else place._replace(message=place.message + shift)
+                for place in self.breakpoints
+            ],
         )
 
     def in_parts(self) -> list[Message]:

@@ -58,6 +58,8 @@ class CacheAsk:
     retention: Retention | None = None
     max_age: float | None = None
     lowest: Tier = "disk"
+    implicit_mark: bool = True
+    """In implicit mode an entry stands at the end of the latest message, too."""
     longest: float = float("inf")
     """The longest promise the tenant may be given."""
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ..chat_template import Message, Rendered
 from ..tokenizer import Tokenizer
 from .ask import CacheAsk, Mark
-from .segments import Segments, TokenMap
+from .segments import NO_MESSAGE, Segments, TokenMap
 
 EXPLICIT_MARKS = 4
 """So many breakpoints of a request count, the latest; with an implicit one there is one less."""
@@ -25,7 +25,7 @@ token depends on its neighbours only."""
 
 
 class Breakpoint(NamedTuple):
-    """A `prompt_cache_breakpoint` at the end of a part of a message. `ttl` in seconds; None is the request's."""
+    """A breakpoint at the end of a part of a message, or of a tool where the message is NO_MESSAGE. `ttl` in seconds; None is the request's."""
 
     message: int
     part: int
@@ -47,7 +47,7 @@ class Boundaries:
         """Where the entries of a chat are to stand: at its breakpoints, and in implicit mode at the end of the latest
         message that a later request is likely to share."""
         wanted = list(breakpoints)[-EXPLICIT_MARKS:]
-        if ask.mode == "implicit":
+        if ask.mode == "implicit" and ask.implicit_mark:
             implicit = implicit_breakpoint(messages)
             wanted = [*wanted[1 - EXPLICIT_MARKS :], *([] if implicit is None else [implicit])]
         return [Mark(tokens, place.ttl) for place in wanted if (tokens := self.tokens(place))]
@@ -59,10 +59,11 @@ class Boundaries:
 
     def _end(self, place: Breakpoint) -> int:
         """The character behind the part, or behind what is shown of the parts before it: a part may be empty or left out."""
+        kind = "tool" if place.message == NO_MESSAGE else "content"
         at_or_before = [
             span.end
             for span in self._segments.spans
-            if span.kind == "content" and (span.message, span.part) <= (place.message, place.part)
+            if span.kind == kind and (span.message, span.part) <= (place.message, place.part)
         ]
         return max(at_or_before, default=0)
 
