@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from .anthropic.request import CountTokensRequest, MessagesRequest
 from .caching.explain import ExplainRequest
 from .caching.flush import FlushRequest
 from .caching.object_fields import ChangeCache, CreateCache, MoveCache
@@ -17,6 +18,7 @@ from .openai.chat import ChatRequest
 from .openai.completions import CompletionRequest
 from .openai.fields import Wire
 from .openai.tokenize import DetokenizeRequest, TokenizeRequest
+from .responses.request import ResponseRequest
 from .structured.check import SchemaCheckRequest
 
 
@@ -31,6 +33,18 @@ class Operation:
 OPERATIONS = (
     Operation("POST", "/v1/chat/completions", "Answer a conversation, whole or streamed.", ChatRequest),
     Operation("POST", "/v1/completions", "Continue a text, or score one.", CompletionRequest),
+    Operation("POST", "/v1/responses", "Answer, and keep the answer to go on from.", ResponseRequest),
+    Operation("POST", "/v1/responses/input_tokens", "How many tokens an input has.", ResponseRequest),
+    Operation("GET", "/v1/responses/{id}", "A response that is kept."),
+    Operation("DELETE", "/v1/responses/{id}", "Forget it."),
+    Operation("GET", "/v1/responses/{id}/input_items", "What it was asked with, page by page."),
+    Operation("POST", "/v1/responses/{id}/cancel", "End one that is made in the background."),
+    Operation(
+        "POST", "/v1/messages", "Anthropic's: answer a conversation, whole or streamed.", MessagesRequest
+    ),
+    Operation(
+        "POST", "/v1/messages/count_tokens", "Anthropic's: how many tokens a prompt has.", CountTokensRequest
+    ),
     Operation(
         "POST",
         "/v1/schemas/check",

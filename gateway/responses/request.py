@@ -14,6 +14,7 @@ from ..openai.sampling import BookkeepingFields, DrawFields
 
 NOT_SERVED = {
     "access_programs": "",
+    "background_options": "",
     "context_management": "",
     "image": "",
     "moderation": "",
@@ -53,10 +54,6 @@ class ResponseStreamOptions(Wire):
     include_obfuscation: bool = False
 
 
-class BackgroundOptions(Wire):
-    completion_window: str = "soonest"
-
-
 class ResponseRequest(DrawFields, BookkeepingFields, CacheFields):
     model: str
     input: Input = Field(None, description="a text, or items")
@@ -64,8 +61,7 @@ class ResponseRequest(DrawFields, BookkeepingFields, CacheFields):
     previous_response_id: str | None = Field(None, description="the response that this one goes on from")
     conversation: TextOrObject = Field(None, description="the conversation that this one is a turn of")
     store: bool = Field(True, description="keep the response, to be found and gone on from")
-    background: bool = Field(False, description="answer at once, and go on without the client")
-    background_options: BackgroundOptions | None = None
+    background: bool = Field(False, description="false")
     stream: bool = False
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: int | None = Field(None, ge=1)
@@ -96,12 +92,8 @@ class ResponseRequest(DrawFields, BookkeepingFields, CacheFields):
                 param="conversation",
                 code="conflicting_parameters",
             )
-        if self.background and not self.store:
-            raise InvalidRequest(
-                "A response in the background has to be stored.", param="store", code="conflicting_parameters"
-            )
-        if self.background_options is not None and self.background_options.completion_window != "soonest":
-            raise unsupported("background_options.completion_window", "all begin as soon as they can")
+        if self.background:
+            raise unsupported("background", "responses are made while their client waits")
         self._check_stream()
         self._check_prewarm()
         if self.text is not None and self.text.verbosity not in (None, "medium"):

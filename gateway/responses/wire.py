@@ -114,17 +114,8 @@ class ResponseWriter:
 
     # -- streamed ------------------------------------------------------------------------------------------------------
 
-    def queued(self) -> bytes:
-        """The events of a response that waits for its turn in the background."""
-        self.wire["status"] = "queued"
-        return self._frames([self._response("response.created"), self._response("response.queued")])
-
     def head(self, _: Generation) -> bytes:
-        kinds = ["response.in_progress"] if self.wire["status"] == "queued" else None
-        self.wire["status"] = "in_progress"
-        return self._frames(
-            [self._response(kind) for kind in kinds or ("response.created", "response.in_progress")]
-        )
+        return self._frames([self._response("response.created"), self._response("response.in_progress")])
 
     def pieces(self, _: int, __: Generation, pieces: Sequence[Piece]) -> bytes:
         events = [event for piece in pieces for event in self._output.add(piece)]
