@@ -209,9 +209,11 @@ def flush(client: CacheClient, tiers: tuple[str, ...], dry_run: bool, **fields: 
 @_lease_options
 @connected
 def create(client: CacheClient, file: Path, model: str | None, **fields: Any) -> None:
-    """Cache the prompt in FILE (- is stdin): JSON with messages (and tools), a JSON list of messages, or plain text."""
-    prompt = _prompt(click.open_file(str(file), encoding="utf-8").read())
-    body = {"model": model or client.model(), **prompt, **_given(**fields)}
+    """Cache the prompt in FILE (- is stdin): JSON with messages (and tools), a JSON list of messages, or plain text. JSON may
+    hold the name, the ttl and so on too; options win."""
+    body = {**_described(_text(file)), **_given(model=model, **fields)}
+    if "model" not in body:
+        body["model"] = client.model()
     client.show(client.ask("POST", "/caches", body), cache_tables.one)
 
 
@@ -274,8 +276,16 @@ def _naming(file: Path) -> Iterator[None]:
         raise ApiError(f"{file}: {error.strerror}") from None
 
 
-def _prompt(text: str) -> Json:
-    """What a file holds: a request's messages and tools, messages alone, or text."""
+def _text(file: Path) -> str:
+    try:
+        with _naming(file), click.open_file(str(file), encoding="utf-8") as opened:
+            return str(opened.read())
+    except UnicodeDecodeError:
+        raise ApiError(f"{file}: it is no UTF-8") from None
+
+
+def _described(text: str) -> Json:
+    """What a file holds: a cache's fields or a request's, of which those that it shares with a cache; messages; or text."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -283,18 +293,27 @@ def _prompt(text: str) -> Json:
     if isinstance(value, list):
         return {"messages": value}
     if isinstance(value, dict):
-        return {name: value[name] for name in _PROMPT_FIELDS if name in value}
+        return {name: value[name] for name in _CACHE_FIELDS if name in value}
     return {"prompt": text}
 
 
-_PROMPT_FIELDS = (
+_CACHE_FIELDS = (
+    "model",
     "messages",
     "tools",
-    "prompt",
     "chat_template_kwargs",
+    "prompt",
+    "name",
+    "ttl",
+    "expires_at",
+    "pin",
+    "priority",
+    "tag",
+    "lowest",
     "cache_salt",
     "prompt_cache_key",
 )
+"""Of `POST /v1/caches`, spelled out: importing them takes longer than all else that a command does."""
 
 
 def _at(which: str) -> str:

@@ -16,7 +16,9 @@ from cache.lease import FlushScope, Lease
 from engine.request import LookUpReport, TenantCache
 from gateway.__main__ import cli
 from gateway.api_client import ApiError
+from gateway.cache_cli import _CACHE_FIELDS
 from gateway.cache_tables import explanation, size, span, write
+from gateway.caching.object_fields import CreateCache
 from tests.gateway.live import MODEL, Gateway, Start
 
 
@@ -117,6 +119,38 @@ async def test_creates(gateway: Gateway, tmp_path: Path, given: str, prompt: str
         ["cached", "0 tokens were there"],
         ["written", f"{tokens} tokens are new"],
     ]
+
+
+async def test_a_file_may_hold_all_that_makes_a_cache_and_options_win(gateway: Gateway) -> None:
+    given = {
+        "model": MODEL,
+        "prompt": "x",
+        "name": "n",
+        "ttl": "5m",
+        "pin": "soft",
+        "tag": "t",
+        "lowest": "host",
+    }
+    made = json.loads(await run(gateway, "create", "-", "--json", "--ttl", "90s", stdin=json.dumps(given)))
+    assert {name: made[name] for name in given if name != "prompt"} == {
+        "model": MODEL,
+        "name": "n",
+        "ttl": "90s",
+        "pin": "soft",
+        "tag": "t",
+        "lowest": "host",
+    }
+    with pytest.raises(ApiError, match="king"):
+        await run(gateway, "create", "-", stdin=json.dumps({**given, "model": "king"}))
+    assert set(_CACHE_FIELDS) == set(CreateCache.model_fields)
+
+
+async def test_a_file_that_cannot_be_read_is_one_line(gateway: Gateway, tmp_path: Path) -> None:
+    with pytest.raises(ApiError, match="none: No such file"):
+        await run(gateway, "create", str(tmp_path / "none"))
+    await asyncio.to_thread((tmp_path / "image").write_bytes, b"\xff\xd8")
+    with pytest.raises(ApiError, match="image: it is no UTF-8"):
+        await run(gateway, "create", str(tmp_path / "image"))
 
 
 async def test_warms_pins_and_deletes_by_id_or_name(gateway: Gateway) -> None:
