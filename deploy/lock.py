@@ -4,7 +4,7 @@ usage: pip install uv && python deploy/lock.py [--upgrade]
 
 base.txt    what the server needs but torch
 cpu.txt     torch for CPUs, from PyTorch's own index, which has it without CUDA
-gpu.txt     torch as PyPI has it, and the CUDA libraries it names
+gpu.txt     torch as PyPI has it, with CUDA, and the libraries it names
 build.txt   what builds the wheel
 
 Versions that are locked stay as they are unless pyproject.toml no longer allows them, or with --upgrade.
@@ -24,8 +24,9 @@ PYTHON = "3.11"
 PLATFORM = "x86_64-manylinux_2_34"
 """What wheels have to run on; Debian bookworm's C library is newer."""
 
-CUDA = ("nvidia-", "cuda-")
-"""What the names of packages begin with that only torch with CUDA needs."""
+CUDA = ("nvidia-", "cuda-", "triton==")
+"""What packages begin with that only torch with CUDA needs. xgrammar names triton too, but loads it on a GPU only, and it would
+be a third of an image for CPUs."""
 CPU_TORCH = {
     "2.13.0": """\
 --index-url https://download.pytorch.org/whl/cpu
