@@ -29,7 +29,7 @@ UID = 10001
 PACKAGES = ("gateway", "engine", "grammar", "cache", "adapters")
 VOLUMES = ("models", "cache", "state")
 METRICS_KEY, ADMIN_KEY = "sk-metrics", "sk-admin"
-READY = 30.0
+READY = 60.0
 
 _ENTER = r"""
 set -eu
@@ -192,7 +192,7 @@ def test_it_serves_makes_keys_and_ends(container: Container, tmp_path: Path) -> 
         assert made.returncode == 0, made.stderr
         key = made.stdout.strip()
         chat = {"model": "hash", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
-        wait_for(lambda: container.ask("GET", "/v1/models", key)[0] == 200, 5, "the key to count", every=0.1)
+        wait_for(lambda: container.ask("GET", "/v1/models", key)[0] == 200, 20, "the key to count", every=0.1)
         assert container.ask("POST", "/v1/chat/completions", key, chat)[0] == 200
         status, text = container.ask(
             "POST", "/v1/responses", key, {"model": "hash", "input": "hi", "max_output_tokens": 16}
