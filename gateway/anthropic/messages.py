@@ -152,7 +152,7 @@ def _choice(value: object, offer: Offer) -> ToolChoice:
         )
     if not offer.tools and kind != "any":
         return NO_CALLS
-    return read_choice(words[kind], together, offer.tools)
+    return read_choice(words[kind], together if offer.tools else None, offer.tools)
 
 
 @dataclass(frozen=True, slots=True)

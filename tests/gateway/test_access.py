@@ -12,7 +12,7 @@ from gateway.errors import ApiError
 from tests.gateway.live import MODEL, Gateway, Start
 from tests.gateway.raw import RawClient
 
-PUBLIC = {"/health/live", "/health/ready"}
+PUBLIC = {"/health", "/health/live", "/health/ready"}
 KEYS: dict[str, Any] = {"api_keys": ("sk-tenant",), "admin_key": "sk-admin"}
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
 
