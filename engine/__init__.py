@@ -69,6 +69,7 @@ kv_pool     the tensors behind the pages
 page_memory their bytes, to slots of the host's memory and back; `prefault` has that backed beforehand
 sampler     logits to tokens
 weights     safetensors to parameters
+json_file   a JSON object from a model's files (light)
 step_inputs a plan as tensors
 kv_budget   how many pages to make
 logprobs    log-probabilities of the raw distribution

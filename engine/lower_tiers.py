@@ -229,22 +229,19 @@ class LowerTiers:
 
     def on_disk(self, root: bytes, parent: bytes, tokens: Sequence[int], first: int) -> list[TierPage]:
         """The run of pages from `first` on that are on disk."""
-        found: list[TierPage] = []
-        if self.disk is None or root not in self.disk.index.roots:
-            return found
-        for chain, key in chains(parent, tokens, self._page_size, first=first, limit=len(tokens) - 1):
-            page = self.disk.find(root, chain)
-            if page is None or page.meta.tokens != key:
-                break
-            found.append(page)
-        return found
+        return [] if self.disk is None else self._run(self.disk, root, parent, tokens, first)
 
     def _in_host(self, root: bytes, parent: bytes, tokens: Sequence[int], first: int) -> list[TierPage]:
+        return self._run(self.host, root, parent, tokens, first)
+
+    def _run(
+        self, tier: HostTier | DiskTier, root: bytes, parent: bytes, tokens: Sequence[int], first: int
+    ) -> list[TierPage]:
         found: list[TierPage] = []
-        if root not in self.host.index.roots:
+        if root not in tier.index.roots:
             return found
         for chain, key in chains(parent, tokens, self._page_size, first=first, limit=len(tokens) - 1):
-            page = self.host.find(root, chain)
+            page = tier.find(root, chain)
             if page is None or page.meta.tokens != key:
                 break
             found.append(page)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from ..errors import ModelError
+from ..json_file import read_json_object
 
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
@@ -21,7 +19,6 @@ _TEXT_FILES = (
     "chat_template.json",
 )
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
-_LARGEST_JSON = 256 * 2**20
 
 
 def serving_files(directory: Path) -> list[str]:
@@ -39,20 +36,6 @@ def serving_files(directory: Path) -> list[str]:
             )
     text = [name for name in _TEXT_FILES if (directory / name).is_file()]
     return sorted(text + _weight_files(directory))
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > _LARGEST_JSON:
-            raise ModelError(f"{path} is too large")
-        value = msgspec.json.decode(path.read_bytes())
-    except OSError as error:
-        raise ModelError(f"{path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise ModelError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} is not a JSON object")
-    return value
 
 
 def _weight_files(directory: Path) -> list[str]:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
 from ..errors import ModelError
+from ..json_file import read_json_object
 from .rope import Rope
 
 WeightDType = Literal["float32", "bfloat16", "float16"]
@@ -78,15 +77,7 @@ class ConfigReader:
 
     @classmethod
     def open(cls, path: Path) -> ConfigReader:
-        try:
-            values = msgspec.json.decode(path.read_bytes())
-        except OSError as error:
-            raise ModelError(f"{path}: {error.strerror}") from error
-        except msgspec.DecodeError as error:
-            raise ModelError(f"{path} is not valid JSON: {error}") from error
-        if not isinstance(values, dict):
-            raise ModelError(f"{path} is not a JSON object")
-        return cls(values, str(path))
+        return cls(read_json_object(path), str(path))
 
     def error(self, key: str, problem: str) -> ModelError:
         return ModelError(f"{self._source}: {key} {problem}")
