@@ -27,6 +27,7 @@ store         small records that outlive a request: the protocol and its errors
 memory_store  … as long as the process runs
 file_store    … in files that survive it
 redis_store   … in Redis, the same for several servers
+bulletin      what the servers on one Redis tell each other
 redis_link    one Redis as this process reaches it: bounded waits, a breaker
 redis_client  redis-py's client for an address
 redis_address where a Redis is

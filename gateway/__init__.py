@@ -1,6 +1,6 @@
 """The gateway: HTTP, JSON, text and keys on one side; token ids to an engine on the other. It never loads torch.
 
-Coming up        `__main__` (command line) · `serve` · `options`, `config`, `key_file`, `tenants`, `stores` · `start_plan`
+Coming up        `__main__` (command line) · `serve` · `options`, `config`, `key_file`, `tenants`, `stores`, `following` · `start_plan`
                  · `app` (composition root) · `server` (socket, signals, drain) · `lifecycle` · `connection`
 Around requests  `routes` · `middleware` (id, log line, errors, deadline) · `auth`, `key_store`, `key_watch`, `tenants`, `tenant_file`
                  · `browsers` (Host, Origin, CORS) · `caller` · `errors` · `log` · `body` · `sse`

@@ -41,6 +41,7 @@ from .chat_template import ChatTemplate
 from .config import Http, Limits, Served
 from .desk import Desk, Listener
 from .docs import Docs
+from .following import Following
 from .health import Health
 from .key_store import KeyStore
 from .key_watch import KeyWatch
@@ -111,7 +112,7 @@ def create_app(
     tenants = tenants or Tenants()
     stores = stores or Stores.of_this_process(tenants)
     namespaces, sessions = stores.namespaces, stores.sessions
-    metrics.register(StoreMetrics(sessions, stores.link, stores.latency))
+    metrics.register(StoreMetrics(sessions, stores.link, stores.latency, stores.bulletin))
     accounting, counters, latecomers = Accounting(), LastingCounters(engine), Latecomers()
     book = None if ledger is None else Ledger(ledger, model.id)
     metrics.register(CacheMetrics(model.id, counters, accounting, book))
@@ -177,10 +178,10 @@ def create_app(
     doorkeeper = Doorkeeper(keyring, routes, lifecycle, limits.request_timeout)
     app.middlewares.extend([observer.observe, doorkeeper.admit])
     app.on_response_prepare.append(observer.add_headers)
-    shared = namespaces.generations if isinstance(namespaces.generations, SharedGenerations) else None
-    watched = [part.context for part in (keys, ledger, shared, sessions) if part is not None]
+    watched = [part.context for part in (keys, ledger) if part is not None]
+    kept = _keeping(stores, objects, engine)
     app.cleanup_ctx.extend(
-        [*watched, *contexts, _closing(threads), _watching(caches, latecomers), rewarming.context]
+        [*watched, *kept, *contexts, _closing(threads), _watching(caches, latecomers), rewarming.context]
     )
     app[DESK] = desk
     app[LIFECYCLE] = lifecycle
@@ -251,6 +252,15 @@ def _admin(admin: Admin) -> list[Route]:
     if admin.test_mode:
         routes.append(Route("POST", "/admin/failpoints", admin.set_failpoint, Access.ADMIN))
     return routes
+
+
+def _keeping(stores: Stores, objects: CacheObjects, engine: EngineClient) -> list[CleanupContext]:
+    """What keeps records in the store, and this server in step with the others there."""
+    generations, bulletin = stores.namespaces.generations, stores.bulletin
+    if bulletin is None or not isinstance(generations, SharedGenerations):
+        return [stores.sessions.context]
+    following = Following(bulletin, generations, stores.sessions, objects, engine)
+    return [generations.context, stores.sessions.context, following.context]
 
 
 def _watching(caches: Caches, latecomers: Latecomers) -> CleanupContext:

@@ -45,3 +45,7 @@ class Kept(Generic[K, V]):
         """If it is there."""
         if key in self._entries:
             self.nbytes -= self._entries.pop(key)[1]
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self.nbytes = 0

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cache.bulletin import Bulletin
 from cache.file_store import FileStore
 from cache.memory_store import MemoryStore
 from cache.namespace import load_secret
@@ -43,6 +44,7 @@ class Stores:
     namespaces: Namespaces
     sessions: Sessions
     link: RedisLink | None = None
+    bulletin: Bulletin | None = None
     latency: StoreLatency = field(default_factory=StoreLatency)
     faulty: FaultyStore | None = None
 
@@ -71,15 +73,16 @@ async def open_stores(
             store = faulty = FaultyStore(store)
             for spec in split(failpoints)[0]:
                 faulty.set(spec)
-        generations = await _generations(store, shared=link is not None)
+        bulletin = None if link is None else Bulletin(link)
+        generations = await _generations(store, bulletin)
         if cache_dir is None:
             namespaces = Namespaces.of_this_process(tenants, generations)
         else:
             secret = await asyncio.to_thread(load_secret, cache_dir)
             namespaces = Namespaces(secret, generations, tenants)
         most_bytes = 0 if link is None else options.session_bytes
-        sessions = Sessions(store, ttl=options.session_ttl, most_bytes=most_bytes)
-        yield Stores(store, namespaces, sessions, link, latency, faulty)
+        sessions = Sessions(store, bulletin, ttl=options.session_ttl, most_bytes=most_bytes)
+        yield Stores(store, namespaces, sessions, link, bulletin, latency, faulty)
     except (StoreError, OSError) as error:
         raise StartError(f"the cache directory cannot be used: {error}") from None
     finally:
@@ -106,10 +109,10 @@ async def _open(
     return store, None
 
 
-async def _generations(store: Store, *, shared: bool) -> Generations:
-    if not shared:
+async def _generations(store: Store, bulletin: Bulletin | None) -> Generations:
+    if bulletin is None:
         return await LocalGenerations.load(store)
-    generations = SharedGenerations(store)
+    generations = SharedGenerations(store, bulletin)
     with contextlib.suppress(StoreUnavailable):  # they settle when it is there
         await generations.load()
     return generations

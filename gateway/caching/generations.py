@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 
 from aiohttp import web
 
+from cache.bulletin import Bulletin
 from cache.store import ABSENT, Clock, Conflict, Record, Store, StoreError, StoreUnavailable
 
 from ..log import faults
@@ -23,6 +24,8 @@ from ..log import faults
 KIND = "generation"
 SERVER = ""
 """Generations are the server's own records, not a tenant's: all are read at start, at once."""
+GENERATION_TOPIC = "generation"
+"""Of notes to the other servers: `GENERATION TENANT`."""
 RETRY = 0.25
 """Seconds between two attempts to settle what could not be settled."""
 _CHANCE_BITS = 20
@@ -84,18 +87,20 @@ class LocalGenerations:
 
 
 class SharedGenerations:
-    """The store has the truth. `changed` is told of every tenant whose generation another server has ended."""
+    """The store has the truth, and a `bulletin` carries the news. `changed` is told of every tenant whose generation another
+    server has ended."""
 
-    def __init__(
-        self, store: Store, *, changed: Callable[[str], None] = lambda tenant: None, clock: Clock = time.time
-    ) -> None:
-        self.changed = changed
+    def __init__(self, store: Store, bulletin: Bulletin | None = None, *, clock: Clock = time.time) -> None:
+        self.changed: Callable[[str], None] = lambda tenant: None
         self._store = store
+        self._bulletin = bulletin
         self._clock = clock
         self._known: dict[str, int] = {}
         self._unsettled: dict[str, Literal["proposed", "ended", "lost"]] = {}
         """Tenants whose generation the store does not have. Nobody knows whether it has another; or whatever it has is over; or
         it had it, and is to have it again."""
+        self._untold: set[str] = set()
+        """Tenants whose generation the other servers have yet to hear of."""
         self._loaded = False
         self._news = asyncio.Event()
         self._news.set()
@@ -126,17 +131,19 @@ class SharedGenerations:
         self._unsettled[tenant] = "ended"
         try:
             await self._settle(tenant)
+            await self._announce()
         except StoreUnavailable:
             self._news.set()
             return False
         return True
 
-    def heard(self, tenant: str, generation: int) -> None:
-        """Another server has begun one."""
-        if generation > self.of(tenant) and self._unsettled.get(tenant) != "ended":
-            self._known[tenant] = generation
-            self._unsettled.pop(tenant, None)
-            self.changed(tenant)
+    def hear(self, note: bytes) -> None:
+        """Of a generation that another server has begun. One that is older than what is known here is no news."""
+        number, _, tenant = note.decode(errors="replace").partition(" ")
+        if not number.isdigit():
+            self.reload()
+        elif int(number) >= self._known.get(tenant, 0) or self._unsettled.get(tenant) == "proposed":
+            self._take(tenant, int(number))
 
     def reload(self) -> None:
         """Ask the store for all of them again: something may have been missed, or been lost there."""
@@ -198,6 +205,7 @@ class SharedGenerations:
                     await self.load()
                 for tenant in list(self._unsettled):
                     await self._settle(tenant)
+                await self._announce()
             except StoreUnavailable:
                 await asyncio.sleep(RETRY)
                 self._news.set()
@@ -219,6 +227,14 @@ class SharedGenerations:
                 await self._store.put(KIND, SERVER, tenant, str(ours).encode(), expected=version)
                 if self._known[tenant] == ours:
                     self._unsettled.pop(tenant, None)
+                    self._untold.add(tenant)
+                    self._news.set()
+
+    async def _announce(self) -> None:
+        for tenant in list(self._untold):
+            if self._bulletin is not None:
+                await self._bulletin.post(GENERATION_TOPIC, f"{self._known[tenant]} {tenant}".encode())
+            self._untold.discard(tenant)
 
     async def _ask(self, tenant: str) -> tuple[int | None, str | None]:
         """What the store has, and the version to expect when that is replaced: any if it cannot be read."""

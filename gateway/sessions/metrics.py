@@ -8,6 +8,7 @@ from typing import get_args
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cache.bulletin import Bulletin
 from cache.redis_link import Fault, RedisLink
 
 from ..metrics import Histogram
@@ -28,10 +29,17 @@ class StoreLatency(Histogram):
 class StoreMetrics(Collector):
     """Without a `link` the store is in this process or in files: what is said of Redis is left out."""
 
-    def __init__(self, sessions: Sessions, link: RedisLink | None, latency: StoreLatency) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        link: RedisLink | None,
+        latency: StoreLatency,
+        bulletin: Bulletin | None = None,
+    ) -> None:
         self._sessions = sessions
         self._link = link
         self._latency = latency
+        self._bulletin = bulletin
 
     def describe(self) -> Iterable[Metric]:
         return []
@@ -55,6 +63,8 @@ class StoreMetrics(Collector):
 
     def _redis(self, link: RedisLink) -> Iterable[Metric]:
         yield GaugeMetricFamily("headwater_store_up", "1 while Redis is asked.", int(not link.is_open))
+        hears = self._bulletin is not None and self._bulletin.up
+        yield GaugeMetricFamily("headwater_store_bulletin_up", "1 while notes of others arrive.", int(hears))
         yield CounterMetricFamily(
             "headwater_store_breaker_opens", "Times Redis was given up for a while.", link.counts.opened
         )

@@ -13,8 +13,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 from aiohttp import web
 
+from cache.bulletin import Bulletin
 from cache.store import (
     ABSENT,
     Clock,
@@ -43,6 +45,8 @@ COPY_FOR = 3600.0
 """Seconds that a copy may be answered from, if it lasts that long: after that, nobody knows what became of it."""
 COPIES_SHARE = 0.75
 """Of the memory, for copies; the journal has the rest."""
+CHANGED_TOPIC = "session"
+"""Of notes to the other servers: kind, tenant and name of a record that was changed or deleted, in msgpack."""
 DEGRADED_HEADERS = {"x-cache-degraded": "session-store"}
 """Of an answer that could not be kept although it was asked for."""
 
@@ -70,13 +74,22 @@ class SessionCounts:
 
 class Sessions:
     """`ttl` is in seconds, for what does not say how long it is to be kept. `most_bytes` bounds copies and journal together:
-    0 for a store that is as available as this process."""
+    0 for a store that is as available as this process. By the `bulletin` other servers learn what they have old copies of."""
 
-    def __init__(self, store: Store, *, ttl: float, most_bytes: int = 0, clock: Clock = time.time) -> None:
+    def __init__(
+        self,
+        store: Store,
+        bulletin: Bulletin | None = None,
+        *,
+        ttl: float,
+        most_bytes: int = 0,
+        clock: Clock = time.time,
+    ) -> None:
         copies = int(most_bytes * COPIES_SHARE)
         self.counts = SessionCounts()
         self.journal = Journal(most_bytes - copies)
         self._store = store
+        self._bulletin = bulletin
         self._ttl = ttl
         self._clock = clock
         self._copies: Kept[Key, tuple[Record, float]] = Kept(
@@ -137,6 +150,7 @@ class Sessions:
                 return self._lost(record, str(error))
             else:
                 self._keep_copy(key, record, ttl)
+                self._tell(key)
                 return Saved(record, "store")
         self._check(key, expected)
         if not self._write_later(Change(key, value, record.version, expires, expected)):
@@ -156,6 +170,7 @@ class Sessions:
                     raise self._refusal(error) from error
             else:
                 self._copies.drop(key)
+                self._tell(key)
                 return deleted
         elif known is None:
             return False  # deleted, and the store will have it
@@ -186,9 +201,16 @@ class Sessions:
                 records[name] = record
         return [records[name] for name in behind(records, after, reverse=reverse)[:limit]]
 
-    def forget(self, kind: str, tenant: str, name: str) -> None:
-        """Somebody else has changed it: what is known of it here is old."""
-        self._copies.drop((kind, tenant, name))
+    def hear(self, note: bytes) -> None:
+        """Another server has changed a record: what is known of it here is old."""
+        try:
+            self._copies.drop(msgspec.msgpack.decode(note, type=Key))
+        except msgspec.MsgspecError:
+            self.forget_all()
+
+    def forget_all(self) -> None:
+        """Others may have changed anything."""
+        self._copies.clear()
 
     @property
     def late(self) -> bool:
@@ -239,6 +261,10 @@ class Sessions:
             return
         if expected != (ABSENT if known is None else known.version):
             raise conflict(exists=known is not None)
+
+    def _tell(self, key: Key) -> None:
+        if self._bulletin is not None:
+            self._bulletin.tell(CHANGED_TOPIC, msgspec.msgpack.encode(key))
 
     def _lost(self, record: Record, why: str) -> Saved:
         self.counts.lost += 1
