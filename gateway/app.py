@@ -57,10 +57,11 @@ from .openai.tokenize import Tokenization
 from .prompts import Prompts
 from .replies import Replies
 from .reply_format import reply_format
+from .responses.conversations import Conversations
 from .responses.create import CreateResponse, ResponseTurns
 from .responses.kept import KeptResponses
 from .responses.records import ResponseRecords
-from .responses.routes import response_routes
+from .responses.routes import conversation_routes, response_routes
 from .routes import Route, RouteTable
 from .sessions.metrics import StoreMetrics
 from .sessions.sessions import Sessions
@@ -225,7 +226,8 @@ def _responses(
 ) -> Iterator[Route]:
     records = ResponseRecords(sessions)
     creating = CreateResponse(reader, turns, records, answerer)
-    return response_routes(creating, KeptResponses(records, creating))
+    yield from response_routes(creating, KeptResponses(records, creating))
+    yield from conversation_routes(Conversations(records, reader.limits))
 
 
 def _operations(health: Health, metrics: Metrics, docs: Docs) -> list[Route]:

@@ -18,7 +18,7 @@ from .openai.chat import ChatRequest
 from .openai.completions import CompletionRequest
 from .openai.fields import Wire
 from .openai.tokenize import DetokenizeRequest, TokenizeRequest
-from .responses.request import ResponseRequest
+from .responses.request import AddItems, ConversationRequest, ResponseRequest, UpdateConversation
 from .structured.check import SchemaCheckRequest
 
 
@@ -39,6 +39,16 @@ OPERATIONS = (
     Operation("DELETE", "/v1/responses/{id}", "Forget it."),
     Operation("GET", "/v1/responses/{id}/input_items", "What it was asked with, page by page."),
     Operation("POST", "/v1/responses/{id}/cancel", "End one that is made in the background."),
+    Operation(
+        "POST", "/v1/conversations", "Begin a conversation that responses are added to.", ConversationRequest
+    ),
+    Operation("GET", "/v1/conversations/{id}", "A conversation, without its items."),
+    Operation("POST", "/v1/conversations/{id}", "Change its metadata.", UpdateConversation),
+    Operation("DELETE", "/v1/conversations/{id}", "Forget it."),
+    Operation("POST", "/v1/conversations/{id}/items", "Add to it.", AddItems),
+    Operation("GET", "/v1/conversations/{id}/items", "What was said in it, page by page."),
+    Operation("GET", "/v1/conversations/{id}/items/{item_id}", "One item of it."),
+    Operation("DELETE", "/v1/conversations/{id}/items/{item_id}", "Take it out."),
     Operation(
         "POST", "/v1/messages", "Anthropic's: answer a conversation, whole or streamed.", MessagesRequest
     ),

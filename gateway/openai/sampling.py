@@ -19,6 +19,7 @@ from .fields import Wire, kind, wrong_type
 MAX_STOP_TOKEN_IDS = 64
 MAX_LOGIT_BIAS = 1024
 MAX_METADATA = 16
+MAX_METADATA_NAME = 64
 
 Stop = Annotated[
     object, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
@@ -125,7 +126,7 @@ class BookkeepingFields(Wire):
         """Raises InvalidRequest."""
         for name in ("user", "safety_identifier"):
             _check_length(name, getattr(self, name), limits.max_string)
-        check_metadata(self.metadata, limits.max_string)
+        read_metadata(self.metadata, limits.max_string)
         if self.service_tier not in {"auto", "default"}:
             raise unsupported("service_tier", "there is one tier")
 
@@ -208,10 +209,10 @@ def _check_length(param: str, value: str | None, limit: int) -> None:
         )
 
 
-def check_metadata(metadata: object, max_string: int) -> None:
-    """Up to 16 texts by name. Raises InvalidRequest."""
+def read_metadata(metadata: object, max_string: int) -> dict[str, str]:
+    """Up to 16 texts by name; None is none. Raises InvalidRequest."""
     if metadata is None:
-        return
+        return {}
     if not isinstance(metadata, dict):
         raise wrong_type("metadata", "an object", metadata)
     if len(metadata) > MAX_METADATA:
@@ -221,10 +222,11 @@ def check_metadata(metadata: object, max_string: int) -> None:
             code="object_above_max_properties",
         )
     for key, value in metadata.items():
-        _check_length("metadata", key, max_string)
+        _check_length("metadata", key, MAX_METADATA_NAME)
         if not isinstance(value, str):
             raise wrong_type(f"metadata.{key}", "a string", value)
         _check_length(f"metadata.{key}", value, max_string)
+    return metadata
 
 
 def _logit_bias(bias: object, vocab_size: int) -> dict[int, float]:

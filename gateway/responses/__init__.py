@@ -7,5 +7,6 @@ output    the items of an answer as they grow, and the events that tell of it
 wire      a response as clients see it, whole and streamed
 records   what is kept of responses and conversations, and how a next turn finds it
 kept      get, delete, input items, input tokens; paging: lists page by page
+conversations  what clients do with conversations
 routes    the table of addresses
 """

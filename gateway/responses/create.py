@@ -28,7 +28,7 @@ from ..tenants import Tenants
 from ..tools.dialects import CHAT, RESPONSES
 from ..tools.offer import Offers
 from ..turns import Prepared, Turn, Turns, Wanted
-from .items import Item, conversation_of, read_items
+from .items import Item, check_ids, conversation_of, read_items
 from .output import Output
 from .records import History, ResponseRecord, ResponseRecords
 from .request import NOT_SERVED, ResponseRequest
@@ -163,6 +163,8 @@ class CreateResponse:
         body.check(self.reader.limits)
         history = await self.records.history(tenant, body.previous_response_id, body.conversation_id)
         new = self.reader.items(body, history)
+        if history.conversation is not None:
+            check_ids(history.items, new, "input")
         items = [*history.items, *new]
         if not items and body.instructions is None and body.vendor.id is None:
             raise InvalidRequest("There is nothing to answer: 'input' is empty.", param="input")

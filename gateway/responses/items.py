@@ -58,6 +58,18 @@ def read_items(value: object, limits: Limits, param: str = "input") -> list[Item
     return [_Reader(f"{param}[{i}]", limits).item(item) for i, item in enumerate(value)]
 
 
+def check_ids(before: Sequence[Item], new: Sequence[Item], param: str) -> None:
+    """An id names one item of a conversation. Raises InvalidRequest."""
+    taken = {item["id"] for item in before}
+    for position, item in enumerate(new):
+        if item["id"] in taken:
+            raise InvalidRequest(
+                f"There is an item '{item['id']}' already in this conversation.",
+                param=f"{param}[{position}].id",
+            )
+        taken.add(item["id"])
+
+
 class _Reader:
     """One item, at the path `at`."""
 

@@ -6,6 +6,7 @@ conversation that goes on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,9 @@ from .items import Item
 
 RESPONSES = "responses"
 CONVERSATIONS = "conversations"
+
+ATTEMPTS = 5
+"""At a change that others' changes come between."""
 
 
 class ResponseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -108,6 +112,28 @@ class ResponseRecords:
                 param="conversation",
                 code="conversation_conflict",
             ) from None
+
+    async def change_conversation(
+        self, tenant: str, conversation_id: str, change: Callable[[ConversationRecord], ConversationRecord]
+    ) -> tuple[ConversationRecord, Saved]:
+        """What became of it. `change` is asked again if somebody else was faster. Raises as `conversation` does, what
+        `change` raises, and ApiError 409 if somebody always is."""
+        for attempt in range(ATTEMPTS):
+            record, version = await self.conversation(tenant, conversation_id)
+            changed = change(record)
+            try:
+                return changed, await self.keep_conversation(tenant, changed, expected=version)
+            except ApiError as error:
+                if error.status != 409 or attempt == ATTEMPTS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def delete_conversation(self, tenant: str, conversation_id: str) -> None:
+        """Raises ApiError 404."""
+        if not is_id("conv", conversation_id) or not await self.sessions.delete(
+            CONVERSATIONS, tenant, conversation_id
+        ):
+            raise _not_found(f"Conversation with id '{conversation_id[:100]}' not found.", None)
 
     async def history(
         self, tenant: str, previous_response_id: str | None, conversation_id: str | None

@@ -10,7 +10,7 @@ from ..caching.fields import CacheFields
 from ..config import Limits
 from ..errors import InvalidRequest, unsupported
 from ..openai.fields import Wire, wrong_type
-from ..openai.sampling import BookkeepingFields, DrawFields
+from ..openai.sampling import BookkeepingFields, DrawFields, Labels
 
 NOT_SERVED = {
     "access_programs": "",
@@ -138,3 +138,18 @@ class ResponseRequest(DrawFields, BookkeepingFields, CacheFields):
     @property
     def wants_logprobs(self) -> bool:
         return self.top_logprobs is not None or "message.output_text.logprobs" in (self.include or ())
+
+
+class ConversationRequest(Wire):
+    """The body of POST /v1/conversations."""
+
+    items: Objects = Field(None, description="what it begins with: at most 20")
+    metadata: Labels = None
+
+
+class UpdateConversation(Wire):
+    metadata: Labels = Field(None, description="takes the place of what there was; required")
+
+
+class AddItems(Wire):
+    items: Objects = Field(description="at most 20")
