@@ -321,6 +321,55 @@ async def test_a_server_that_starts_without_redis(scene: Scene, serve: Callable[
     assert server.get("/v1/caches").status == 200
 
 
+def respond(server: Server, text: str, **fields: Any) -> Reply:
+    return server.post("/v1/responses", {"model": MODEL, "input": text, "max_output_tokens": 8, **fields})
+
+
+async def test_conversations_go_on_through_an_outage(scene: Scene, serve: Callable[..., Server]) -> None:
+    """What passed through this server goes on; what it has never seen is 503 and not 404; what was said meanwhile is there for
+    every server afterwards."""
+    other = serve("--redis", scene.redis.url)
+    first = respond(scene.server, "Name a river.").json()["id"]
+    elsewhere = respond(other, "Name a lake.").json()["id"]
+    await asyncio.to_thread(scene.redis.freeze)
+    second = respond(scene.server, "Another.", previous_response_id=first)
+    third = respond(scene.server, "And another.", previous_response_id=second.json()["id"])
+    assert (second.status, third.status) == (200, 200)
+    assert scene.server.get(f"/v1/responses/{third.json()['id']}").status == 200
+    for reply in (
+        respond(scene.server, "x", previous_response_id=elsewhere),
+        scene.server.get(f"/v1/responses/{elsewhere}"),
+        scene.server.request("DELETE", f"/v1/responses/{elsewhere}"),
+    ):
+        assert (reply.status, reply.error["code"]) == (503, "session_store_unavailable")
+        assert int(reply.headers["retry-after"]) >= 1
+    assert scene.server.request("DELETE", f"/v1/responses/{first}").status == 200
+    assert scene.server.get(f"/v1/responses/{first}").status == 404
+    await asyncio.to_thread(scene.redis.thaw)
+    for server in (scene.server, other):
+        await eventually(
+            lambda server=server: "degraded" not in server.get("/health").json(), PATIENCE, "Redis to be used"
+        )
+        assert server.get(f"/v1/responses/{third.json()['id']}").status == 200
+        assert server.get(f"/v1/responses/{elsewhere}").status == 200
+        assert server.get(f"/v1/responses/{first}").status == 404
+    assert respond(other, "Go on.", previous_response_id=third.json()["id"]).status == 200
+
+
+async def test_a_store_that_fails_at_any_moment_fails_nothing_else(scene: Scene) -> None:
+    """The Nth thing that is asked of it, for N from 1 until none is left: each turn is right, or refused and can be made again."""
+    server = scene.server
+    first = respond(server, "Name a river.")
+    expected = respond(server, "Another.", previous_response_id=first.json()["id"]).json()["usage"]
+    for failing in range(1, 6):
+        server.post("/admin/failpoints", {"spec": f"store_fails={failing}"})
+        turn = respond(server, "Another.", previous_response_id=first.json()["id"])
+        assert turn.status in (200, 503), turn
+        server.post("/admin/failpoints", {"spec": "off"})
+        again = respond(server, "Another.", previous_response_id=first.json()["id"])
+        assert again.json()["usage"]["input_tokens"] == expected["input_tokens"]
+
+
 async def test_a_wrong_url_or_password_file_is_one_line(tmp_path: Path) -> None:
     for flags, line in (
         (("--redis", "http://:secret@x"), "redis: a Redis url begins with"),

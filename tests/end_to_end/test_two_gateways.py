@@ -125,3 +125,25 @@ async def test_what_was_flushed_while_a_server_was_away_is_not_found_on_its_disk
     other = serve(*KEYS, "--redis", redis_server.url, *disk)
     (found,) = await check_all(other, [ask], key=ALPHA)
     assert found.cached < 50
+
+
+def respond(server: Server, text: str, *, key: str = ALPHA, **fields: Any) -> Any:
+    body = {"model": MODEL, "input": text, "max_output_tokens": 8, "temperature": 0, **fields}
+    return server.post("/v1/responses", body, key=key)
+
+
+async def test_a_response_goes_on_through_the_other(two: tuple[Server, Server]) -> None:
+    """With the tokens it had: the prompt of the next turn is the same whichever server makes it."""
+    one, other = two
+    first = respond(one, "Name a river.").json()
+    turns = [respond(server, "Another.", previous_response_id=first["id"]) for server in two]
+    assert [turn.status for turn in turns] == [200, 200]
+    here, there = (turn.json() for turn in turns)
+    assert here["usage"]["input_tokens"] == there["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+    assert [item["content"][0]["text"] for item in here["output"] if item["type"] == "message"] == [
+        item["content"][0]["text"] for item in there["output"] if item["type"] == "message"
+    ]
+    assert respond(other, "x", previous_response_id=first["id"], key=BETA).status == 404
+    assert other.request("DELETE", f"/v1/responses/{first['id']}", key=ALPHA).status == 200
+    assert one.get(f"/v1/responses/{first['id']}", key=ALPHA).status == 404
+    assert one.get(f"/v1/responses/{there['id']}", key=ALPHA).status == 200, "a child lost its parent"
