@@ -7,6 +7,8 @@ radix         pages by the tokens they hold, one tree per root key
 blocks        who holds which page: the pool's accounting
 entries       leases by id, and what became of them
 tombstones    why pages went
+return_times  how long what ended in some way takes to be used again, and what keeping it is worth
+ghosts        the paths that were evicted, watched on for that
 eviction      which idle leaf goes next
 cursor        where a sequence stands in the tree
 usage         what is noted on a page that is written or used

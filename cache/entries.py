@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from .lease import Claim, EvictionCause, Lease
+from .lease import Claim, EvictionCause, Lease, Wait
 from .node import Entry, Hold, Node
 from .radix import RadixTree
 
@@ -205,11 +205,10 @@ def claim_of(node: Node) -> Claim | None:
     until = lapses = -inf
     priority = -1
     pinned = False
-    asked = False
+    wait: Wait | None = None
     for hold in node.holds or ():
         for entry in hold.entries.values():
             lease = entry.lease
-            asked = True
             pinned |= lease.pin != "none"
             priority = max(priority, lease.priority)
             until = max(until, hold.used + lease.ttl)
@@ -218,9 +217,11 @@ def claim_of(node: Node) -> Claim | None:
             end = hold.used + hold.pause.ttl
             until, lapses = max(until, end), max(lapses, end)
             priority = max(priority, hold.pause.priority)
+            if wait is None or wait.until < end:
+                wait = Wait(hold.pause.kind, end, hold.pause.priority)
     if until == -inf:
         return None
-    return Claim(until, lapses, priority, pinned, pause=not asked)
+    return Claim(until, lapses, priority, pinned, wait)
 
 
 def _hold_at(node: Node, tokens: int, now: float) -> Hold:

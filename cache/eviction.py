@@ -4,15 +4,18 @@ First comes the rank, made of what was promised (see `Rank`), then the lease's p
 expect per second that it is kept, times what its tokens cost to compute again, per page. What is worth equally little goes
 least recently used first.
 
-The expected uses are learned. A leaf is the end of some sequence's path; what is known of it is how that sequence ended (it
-waits for its tools, or not), how often the same path had been gone on from before, and whether several paths share it. For
-each of these kinds `ReturnTimes` counts how many leaves were used again at which age and how many grew older. A leaf
-moves through steps of age that double in length, so what changes with time alone costs a few heap operations in its whole
-life, and no choice needs a scan.
+The expected uses are learned. A leaf is the end of some sequence's path; what is known of it is its fate: that others share
+it and how many found it, or how its sequence ended - it waits for tools of a kind, or for nobody knows what - and how often
+the same path had been gone on from before. For each fate `ReturnTimes` counts how many were used again at which age and how
+many grew older, also after they were evicted (`Ghosts`): else what is kept too short would never be seen to come back.
+Before anything is learned all fates are worth the same, and that is the order of least recent use. A leaf moves through steps
+of age that double in length, so what changes with time alone costs a few heap operations in its whole life, and no choice
+needs a scan.
 
 The worth is the index of Gittins (1979) of the stopping problem "keep the page until it is used or no longer worth its
 place": the largest ratio, over all times to give up at, of the chance to be used by then to the time that it is kept. For a
-known time of next use it is the reciprocal of that, which is Belady's (1966) order.
+known time of next use it is the reciprocal of that, which is Belady's (1966) order. Beckmann, Chen and Cidon (2018) rank by
+the same ratio up to the eviction that they expect (least hit density).
 
 Nothing here holds pages, counts them or knows who may have how many: its caller does, with one thread.
 """
@@ -20,17 +23,19 @@ Nothing here holds pages, counts them or knows who may have how many: its caller
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import pairwise
 from math import floor, inf, log2
 
+from .ghosts import Ghost, Ghosts
+from .lease import Wait
 from .node import Node
+from .return_times import STEPS, ReturnTimes, step_of
 
-STEPS = tuple(0.5 * 2.0**i for i in range(13))
-"""Where each step of age ends, in seconds; the last one has no end."""
+KINDS = 64
+"""So many kinds of tools have return times of their own. The rest are like all of them together."""
 
 HITS_TO_PROTECT = 2
 """A page on a path that was used again so often is no passer-by."""
@@ -58,51 +63,6 @@ class RecomputeCost:
         return tokens * (self.flat + self.slope * position)
 
 
-class ReturnTimes:
-    """How the leaves of one kind fared: at each step of age, how many were used again and how many grew older.
-
-    Counts start with a few made-up ones that stand for what is usual, and are halved now and then, so that what was learned
-    long ago fades.
-    """
-
-    __slots__ = ("_passed", "_returned", "_seen")
-    _FADE = 2048
-
-    def __init__(self, usual: Iterable[float]) -> None:
-        """`usual`: the chance to be used again in a step for whoever reaches it, for each step."""
-        self._returned = [2 * chance for chance in usual]
-        self._passed = [2 - returned for returned in self._returned]
-        self._seen = 0
-
-    def used(self, step: int) -> None:
-        self._returned[step] += 1
-        self._seen += 1
-        if self._seen >= self._FADE:
-            self._seen = 0
-            self._returned = [count / 2 for count in self._returned]
-            self._passed = [count / 2 for count in self._passed]
-
-    def passed(self, step: int) -> None:
-        self._passed[step] += 1
-
-    def rates(self) -> list[float]:
-        """For each step: expected uses per second of keeping a leaf that has just reached it, at the best time to give up."""
-        chances = [r / (r + p) for r, p in zip(self._returned, self._passed, strict=True)]
-        return [_index(chances, step) for step in range(len(chances))]
-
-
-def _index(chances: list[float], start: int) -> float:
-    best = kept = 0.0
-    waiting = 1.0
-    for chance, seconds in zip(chances[start:], _LENGTHS[start:], strict=True):
-        kept += waiting * (1 - chance / 2) * seconds
-        waiting *= 1 - chance
-        best = max(best, (1 - waiting) / kept)
-    return best
-
-
-_LENGTHS = [STEPS[0], *(b - a for a, b in pairwise(STEPS)), STEPS[-1]]
-
 Standing = tuple[int, int, int, int, int]
 """Rank, priority, kind, step of age, level of cost: leaves of equal standing go by their last use."""
 
@@ -111,46 +71,64 @@ _SPENT: Standing = (Rank.SPENT, 0, 0, 0, 0)
 Entry = tuple[float, int, Node]
 """Last use, seat, leaf. Stale once the leaf has another seat."""
 
+Head = tuple[int, int, float, float, int, Standing]
+"""Rank, priority, worth; last use and seat of the first entry; its standing."""
+
 
 class _Order:
-    """Leaves by standing, each standing a heap, and a heap over the standings."""
+    """Leaves by standing, each standing a heap, and a heap over their first entries."""
 
-    __slots__ = ("_heads", "_heaps", "_worth")
+    __slots__ = ("_heads", "_heaps", "_valid", "_worth")
 
     def __init__(self, worth: Callable[[Standing], float]) -> None:
         self._worth = worth
-        self._heaps: dict[Standing, list[Entry]] = {}
-        self._heads: list[tuple[int, int, float, Standing]] = []
+        self._heaps: dict[Standing, list[Entry]] = {}  # none is empty
+        self._heads: list[Head] = []
+        self._valid: dict[Standing, Head] = {}  # the others in `_heads` have been replaced
 
     def push(self, standing: Standing, entry: Entry) -> None:
-        heap = self._heaps.get(standing)
-        if heap is None:
-            self._heaps[standing] = [entry]
-            heapq.heappush(self._heads, self._head(standing))
-        else:
-            heapq.heappush(heap, entry)
+        heap = self._heaps.setdefault(standing, [])
+        heapq.heappush(heap, entry)
+        if heap[0] is entry:
+            self._lead(standing)
 
     def first(self) -> Node | None:
         """What goes next, left in its place."""
         while self._heads:
-            standing = self._heads[0][3]
-            heap = self._heaps[standing]
-            while heap and heap[0][2].seat != heap[0][1]:
-                heapq.heappop(heap)
-            if heap:
-                return heap[0][2]
-            del self._heaps[standing]
-            heapq.heappop(self._heads)
+            head = self._heads[0]
+            standing = head[-1]
+            if self._valid.get(standing) is not head:
+                heapq.heappop(self._heads)
+                continue
+            _, seat, node = self._heaps[standing][0]
+            if node.seat == seat:
+                return node
+            self.skip()
         return None
 
     def skip(self) -> None:
-        """Take out what `first` has just returned."""
-        heapq.heappop(self._heaps[self._heads[0][3]])
+        """Take out what is first in the heap that has just been looked at."""
+        standing = heapq.heappop(self._heads)[-1]
+        heap = self._heaps[standing]
+        heapq.heappop(heap)
+        while heap and heap[0][2].seat != heap[0][1]:
+            heapq.heappop(heap)
+        if heap:
+            self._lead(standing)
+        else:
+            del self._heaps[standing], self._valid[standing]
+
+    def _lead(self, standing: Standing) -> None:
+        used, seat, _ = self._heaps[standing][0]
+        head = (standing[0], standing[1], self._worth(standing), used, seat, standing)
+        self._valid[standing] = head
+        heapq.heappush(self._heads, head)
 
     def reprice(self) -> None:
         """The worth of standings has changed."""
-        self._heads = [self._head(standing) for standing in self._heaps]
-        heapq.heapify(self._heads)
+        self._heads.clear()
+        for standing in self._heaps:
+            self._lead(standing)
 
     def compact(self) -> None:
         """Drop what is stale."""
@@ -160,11 +138,8 @@ class _Order:
                 heapq.heapify(live)
                 self._heaps[standing] = live
             else:
-                del self._heaps[standing]
+                del self._heaps[standing], self._valid[standing]
         self.reprice()
-
-    def _head(self, standing: Standing) -> tuple[int, int, float, Standing]:
-        return (standing[0], standing[1], self._worth(standing), standing)
 
     def __iter__(self) -> Iterator[tuple[Standing, Entry]]:
         for standing, heap in self._heaps.items():
@@ -172,20 +147,17 @@ class _Order:
                 if entry[2].seat == entry[1]:
                     yield standing, entry
 
+    def check(self) -> None:
+        assert self._valid.keys() == self._heaps.keys(), "a standing without a head, or the other way round"
+        for standing, heap in self._heaps.items():
+            head = self._valid[standing]
+            assert head[2:5] == (self._worth(standing), *heap[0][:2]), "a head that is not that of its heap"
+            assert any(head is each for each in self._heads), "a head that nobody would come to"
 
-_SHARED = 0
-_KINDS = 7  # shared, then twice (ended, paused) never, once, and more often gone on from
 
-
-def _usual(kind: int) -> list[float]:
-    """What is assumed of a kind before anything is seen: tools come back in seconds, people in minutes, and who has come
-    back comes back again."""
-    if kind == _SHARED:
-        return [0.1] * (len(STEPS) + 1)
-    paused, streak = divmod(kind - 1, 3)
-    if paused:
-        return [0.8, 0.4] + [0.2] * (len(STEPS) - 1)
-    return [0.02 * (1 + streak)] * 5 + [0.05 * (1 + streak)] * (len(STEPS) - 4)
+_ENDED = (-1, -2, -3)  # never gone on from before, once, more often
+_SHARED = (-4, -5, -6, -7, -8)  # found by nobody yet, by one, by two or three, up to seven, more
+# what waits for tools has the kind of these, from 0 on
 
 
 class Evictor:
@@ -193,7 +165,7 @@ class Evictor:
 
     The tree's owner says what is on offer, and writes the facts on the node: `start` (the position of the page's first
     token), `used` (seconds, at its last use), `hits`, `streak`, `owner`, `claim`, `expires` (when it is gone at the latest,
-    or -inf for what was flushed). A node on offer whose facts change is offered again. `seat`, `shared` and `paused` are
+    or -inf for what was flushed). A node on offer whose facts change is offered again. `seat`, `shared` and `wait` are
     written here. Seconds are `clock`'s.
     """
 
@@ -202,12 +174,21 @@ class Evictor:
     def __init__(self, clock: Callable[[], float], cost: RecomputeCost | None = None) -> None:
         self._clock = clock
         self._cost = RecomputeCost() if cost is None else cost
-        self._times = [ReturnTimes(_usual(kind)) for kind in range(_KINDS)]
-        self._rates = [times.rates() for times in self._times]
+        everyone = ReturnTimes()
+        self._waiting = ReturnTimes(everyone)
+        shared = ReturnTimes(everyone)
+        self._times = {fate: ReturnTimes(everyone) for fate in _ENDED}
+        self._times |= {fate: ReturnTimes(shared) for fate in _SHARED}
+        self._kinds: OrderedDict[int, ReturnTimes] = OrderedDict()  # what was learned of last comes last
+        self._fresh: set[int] = {*self._times}  # fates that more is known of than their rates say
+        self._rates: dict[int, list[float]] = {}
+        self._ghosts = Ghosts(lambda fate, step: self._times_of(fate).passed(step))
         self._seats = 0
         self._offered = 0
         self._placed = 0  # since the last time that all was compacted
         self._learned = 0
+        self._usual: list[float] = []  # rates of kinds that have none of their own
+        self._rate()
         self._all = _Order(self._worth)
         self._payers: dict[str, _Order] = {}
         self._timers: list[tuple[float, int, Node, int]] = []  # until when, seat, leaf, step of age
@@ -247,7 +228,7 @@ class Evictor:
         if node is None or (below is not None and self._standing(node, now)[0][0] >= below):
             return None
         self.withdraw(node)
-        self._hand_down(node)
+        self._hand_down(node, now)
         return node
 
     def resumed(self, node: Node) -> int:
@@ -256,9 +237,19 @@ class Evictor:
         now = self._clock()
         self._advance(now)
         if node.seat:
-            self._learn(node, now)
-        node.paused = False
+            self._learn(_fate(node), step_of(node.used, now))
+        node.wait = None
         return 0 if node.keys or node.shared else node.streak + 1
+
+    def missed(self, chain: bytes) -> int:
+        """A sequence would have gone on with the page of this chain. The streak of the pages that come in its place."""
+        ghost = self._ghosts.take(chain)
+        if ghost is None:
+            return 0
+        now = self._clock()
+        self._advance(now)
+        self._learn(ghost.fate, step_of(ghost.used, now))
+        return 0 if ghost.fate in _SHARED else ghost.streak + 1
 
     def worth(self, node: Node) -> float:
         """What leaves of equal rank and priority are compared by, now: expected uses a second times recomputing them."""
@@ -298,14 +289,20 @@ class Evictor:
                     order.push(self._standing(node, self._clock())[0], (node.used, seat, node))
         return order
 
-    def _hand_down(self, node: Node) -> None:
-        """Tell the parent of a page that goes what the end of its path was like: it becomes the end."""
+    def _hand_down(self, node: Node, now: float) -> None:
+        """Tell the parent of a page that goes what the end of its path was like: it becomes the end. If it is that of others
+        anyway, the path is gone."""
         parent = node.parent
-        if len(parent.keys) > 1 or parent.used > node.used:
-            parent.shared = True
-        else:
-            parent.shared |= node.shared
-            parent.paused = _paused(node)
+        forked = len(parent.keys) > 1 or parent.used > node.used
+        if forked or parent is node.root:
+            parent.shared |= forked
+            if node.expires > now:
+                step = step_of(node.used, now)
+                self._ghosts.add(node.chain, Ghost(_fate(node), node.streak, node.used, step))
+            return
+        parent.shared |= node.shared
+        parent.wait = _wait(node)
+        parent.streak = max(parent.streak, node.streak)
 
     # ---- where a leaf stands -----------------------------------------------------------------------------------------
 
@@ -328,47 +325,62 @@ class Evictor:
         """Where a leaf stands at `now`, and until when."""
         if node.expires <= now:
             return _SPENT, inf
-        age = now - node.used
-        step = bisect_right(STEPS, age)
+        step = step_of(node.used, now)
         until = node.used + STEPS[step] if step < len(STEPS) else inf
-        until = min(until, node.expires)
-        rank, priority = Rank.PROBATION, 0
-        claim = node.claim
-        if claim is not None:
-            if claim.pinned:
-                rank = Rank.PINNED
-            elif now < claim.until:
-                rank, until = Rank.LEASED, min(until, claim.until)
-            elif now < claim.lapses:
-                rank, until = Rank.LAPSED, min(until, claim.lapses)
-            if rank is not Rank.PROBATION:
-                priority = claim.priority
+        rank, priority, changes = _promise(node, now)
+        until = min(until, node.expires, changes)
         if rank is Rank.PROBATION and (node.hits >= HITS_TO_PROTECT or node.streak >= HITS_TO_PROTECT):
             rank = Rank.PROTECTED
         cost = self._cost.page(node.start, len(node.key))
-        return (rank, priority, _kind(node), step, floor(2 * log2(cost))), until
+        return (rank, priority, _fate(node), step, floor(2 * log2(cost))), until
 
     def _worth(self, standing: Standing) -> float:
-        _, _, kind, step, cost = standing
-        return self._rates[kind][step] * 2 ** (cost / 2)
+        _, _, fate, step, cost = standing
+        return self._rates.get(fate, self._usual)[step] * 2 ** (cost / 2)
 
     def _advance(self, now: float) -> None:
         """Move the leaves whose standing has changed with time."""
+        self._ghosts.advance(now)
         while self._timers and self._timers[0][0] <= now:
             _, seat, node, step = heapq.heappop(self._timers)
             if node.seat == seat:
-                times = self._times[_kind(node)]
-                for passed in range(step, bisect_right(STEPS, now - node.used)):
+                times = self._times_of(_fate(node))
+                for passed in range(step, step_of(node.used, now)):
                     times.passed(passed)
                 self._place(node, now)
 
-    def _learn(self, node: Node, now: float) -> None:
-        self._times[_kind(node)].used(bisect_right(STEPS, now - node.used))
+    def _learn(self, fate: int, step: int) -> None:
+        self._times_of(fate).used(step)
         self._learned += 1
         if self._learned % self._LEARN_EVERY == 0:
-            self._rates = [times.rates() for times in self._times]
+            self._rate()
             for order in (self._all, *self._payers.values()):
                 order.reprice()
+
+    def _times_of(self, fate: int) -> ReturnTimes:
+        """To be told something of this fate."""
+        self._fresh.add(fate)
+        if fate < 0:
+            return self._times[fate]
+        times = self._kinds.get(fate)
+        if times is None:
+            times = self._kinds[fate] = ReturnTimes(self._waiting)
+            if len(self._kinds) > KINDS:
+                self._kinds.popitem(last=False)
+        else:
+            self._kinds.move_to_end(fate)
+        return times
+
+    def _rate(self) -> None:
+        """What was learned counts from now on."""
+        self._usual = self._waiting.rates()
+        for fate in self._fresh:
+            times = self._times.get(fate) or self._kinds.get(fate)
+            if times is not None:
+                self._rates[fate] = times.rates()
+        self._fresh.clear()
+        for fate in [fate for fate in self._rates if fate >= 0 and fate not in self._kinds]:
+            del self._rates[fate]
 
     def _compact(self) -> None:
         """Forget what is stale. Linear, and rare enough to be O(1) for each leaf placed."""
@@ -399,16 +411,43 @@ class Evictor:
         assert len(offered) == self._offered, f"{self._offered} leaves counted on offer, {len(offered)} are"
         assert len(set(offered)) == len(offered), "a leaf is on offer twice"
         assert set(offered) == expected, "what is on offer is not what may go"
+        assert len(self._kinds) <= KINDS, "more kinds of tools are told apart than may be"
+        self._all.check()
         for payer, order in self._payers.items():
+            order.check()
             mine = {id(entry[2]) for _, entry in order}
             assert mine == {id(node) for node in self if node.owner == payer}, "a payer's leaves are misfiled"
 
 
-def _paused(node: Node) -> bool:
-    return node.paused or (node.claim is not None and node.claim.pause)
+def _promise(node: Node, now: float) -> tuple[Rank, int, float]:
+    """The rank of what was promised of a page, the priority in it, and until when. That of a conversation which waits for its
+    tools is of all its pages, and outlives its last ones."""
+    rank, priority, until = Rank.PROBATION, 0, inf
+    claim = node.claim
+    if claim is not None:
+        if claim.pinned:
+            rank = Rank.PINNED
+        elif now < claim.until:
+            rank, until = Rank.LEASED, claim.until
+        elif now < claim.lapses:
+            rank, until = Rank.LAPSED, claim.lapses
+        if rank is not Rank.PROBATION:
+            priority = claim.priority
+    wait = node.wait
+    if wait is not None and now < wait.until and rank < Rank.LEASED:
+        return Rank.LEASED, max(priority, wait.priority), min(until, wait.until)
+    return rank, priority, until
 
 
-def _kind(node: Node) -> int:
+def _wait(node: Node) -> Wait | None:
+    """That of the conversation that ends here."""
+    claim = node.claim
+    return node.wait if claim is None or claim.wait is None else claim.wait
+
+
+def _fate(node: Node) -> int:
+    """Of which kind the path is that ends here."""
     if node.shared:
-        return _SHARED
-    return 1 + 3 * _paused(node) + min(node.streak, 2)
+        return _SHARED[min(node.hits.bit_length(), len(_SHARED) - 1)]
+    wait = _wait(node)
+    return _ENDED[min(node.streak, 2)] if wait is None else wait.kind

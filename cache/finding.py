@@ -48,7 +48,12 @@ class Finder:
         path = self.walk(root_key, tokens, now)
         size = self._pages.page_size
         chain = path.nodes[-1].chain if path.nodes else root_key
-        return Found(path.tokens(size), len(path.nodes) * size, chain, self.gone(root_key, path, tokens, now))
+        return Found(
+            path.tokens(size),
+            len(path.nodes) * size,
+            chain,
+            self.gone(root_key, path, tokens, self.following(root_key, path, tokens), now),
+        )
 
     def walk(self, root_key: bytes, tokens: Sequence[int], now: float) -> Path:
         """The longest known prefix of all but the last token."""
@@ -70,21 +75,27 @@ class Finder:
         above = cursor.node or tree.roots.get(root_key)
         return end - start - (0 if above is None else tree.walk_below(above, tokens, start, end).shared)
 
-    def gone(self, root_key: bytes, path: Path, tokens: Sequence[int], now: float) -> Gone | None:
+    def following(self, root_key: bytes, path: Path, tokens: Sequence[int]) -> bytes | None:
+        """The chain of the whole page that would come after a path; None if there is none, or nothing went yet."""
+        size = self._pages.page_size
+        start = len(path.nodes) * size
+        key = tuple(tokens[start : start + size])
+        if len(key) < size or not (len(self._pages.tombstones) or self._dead):
+            return None
+        return page_chain(path.nodes[-1].chain if path.nodes else root_key, key)
+
+    def gone(
+        self, root_key: bytes, path: Path, tokens: Sequence[int], following: bytes | None, now: float
+    ) -> Gone | None:
         """What became of the whole page after a path, if it was there once."""
         if path.expired is not None:
             return Gone("expired", now - path.expired.expires, False)
-        size = self._pages.page_size
-        tombstones = self._pages.tombstones
-        start = len(path.nodes) * size
-        key = tuple(tokens[start : start + size])
-        if len(key) < size or not (len(tombstones) or self._dead):
+        if following is None:
             return None
-        chain = path.nodes[-1].chain if path.nodes else root_key
-        gone = tombstones.find(page_chain(chain, key), now)
+        gone = self._pages.tombstones.find(following, now)
         dead = self._dead.find(root_key)
         if dead is not None and dead.dead is not None and (gone is None or now - dead.dead < gone.age):
-            walk = self._pages.tree.walk_below(dead, tokens, 0, start + size)
+            walk = self._pages.tree.walk_below(dead, tokens, 0, (len(path.nodes) + 1) * self._pages.page_size)
             if len(walk.nodes) > len(path.nodes):
                 return Gone("flushed", now - dead.dead, False)
         return gone

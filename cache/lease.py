@@ -28,26 +28,37 @@ HIGHEST_PRIORITY = 100
 class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`ttl` seconds at least after the last write or use, which renews it: a minimum, not an end. Among equals what has
     the lower `priority` (0 to 100) goes first. `tag` is the owner's own word for a group of entries. `pause` marks the
-    short lease of a conversation that waits for its tools: nobody asked for it, so breaking it breaks no promise."""
+    short lease of a conversation that waits for its tools: nobody asked for it, so breaking it breaks no promise. Which tools,
+    `kind` tells from others of the same tenant, and nothing else of them (0: unknown)."""
 
     ttl: float = 0.0
     pin: Pin = "none"
     priority: int = DEFAULT_PRIORITY
     tag: str = ""
     pause: bool = False
+    kind: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A conversation waits for tools of a kind and is leased `until` then, by the engine's clock."""
+
+    kind: int
+    until: float
+    priority: int = DEFAULT_PRIORITY
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """What all the leases on a page promise together, by the engine's clock: it is kept at least `until`, and after that
-    preferred to what nobody leased until `lapses`. `pinned` is a soft pin. `pause`: nothing but a conversation's wait for
-    its tools."""
+    preferred to what nobody leased until `lapses`. `pinned` is a soft pin. `wait`
+    is that of a conversation for its tools."""
 
     until: float
     lapses: float
     priority: int = DEFAULT_PRIORITY
     pinned: bool = False
-    pause: bool = False
+    wait: Wait | None = None
 
 
 class EntrySpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -11,7 +11,7 @@ from math import inf
 from typing import Final
 
 from .accounts import Account
-from .lease import Claim, EvictionCause, Lease, Tier
+from .lease import Claim, EvictionCause, Lease, Tier, Wait
 
 Key = tuple[int, ...]
 
@@ -25,7 +25,7 @@ class Node:
     What is known of its use is written by `usage` and read by `eviction`: `start` is the position of its first
     token, `used` the second of its last use, `hits` how many requests found it, `streak` how often its path had been gone on
     from when it was made, `owner` its tenant. It `expires` `max_age` seconds after its last use (None: never). `claim` sums
-    up `holds`, the leases that end here. `seat`, `shared` and `paused` are eviction's own.
+    up `holds`, the leases that end here. `seat`, `shared` and `wait` are eviction's own.
 
     `group` is the only one that has used it, or SHARED. `lowest` is the lowest tier it may reach. `pins` counts the hard pins
     that end here and the children that have some below them. `promised` is until when a lease further down, which was
@@ -48,7 +48,6 @@ class Node:
         "owner",
         "page",
         "parent",
-        "paused",
         "pins",
         "promised",
         "root",
@@ -57,6 +56,7 @@ class Node:
         "start",
         "streak",
         "used",
+        "wait",
     )
     parent: Node
     root: Root
@@ -85,7 +85,7 @@ class Node:
         self.promised = -inf
         self.seat = 0
         self.shared = False
-        self.paused = False
+        self.wait: Wait | None = None
 
     def path(self) -> list[Node]:
         """The pages from the root down to this one, in the tree or gone."""

@@ -80,7 +80,6 @@ class PrefixCache:
     def begin(self, cursor: Cursor) -> Match:
         """A sequence that reads nothing starts: what is flushed from now on it does not publish."""
         cursor.reset()
-        cursor.streak = 0
         if cursor.root_key is not None and self.enabled:
             self._writers.add(cursor)
         return Match([], None, 0, None, cursor.root_key or b"")

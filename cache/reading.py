@@ -43,7 +43,8 @@ class Reader:
         """Find and hold the longest known prefix of all but the last token, and set the cursor to the end of it."""
         now = self._pages.clock()
         found = self._finder.walk(root_key, tokens, now)
-        gone = self._finder.gone(root_key, found, tokens, now)
+        following = self._finder.following(root_key, found, tokens)
+        gone = self._finder.gone(root_key, found, tokens, following, now)
         if found.expired is not None:
             self._pages.remove_below(found.expired, "expired", now)
         nodes, tail, shared, _ = found
@@ -51,6 +52,8 @@ class Reader:
         used = [*nodes, tail] if tail is not None and whole_tail else nodes
         if cursor.counts and len(used) > cursor.counted:
             cursor.streak = self._pages.evictor.resumed(used[-1])
+        if cursor.counts and following is not None and len(nodes) >= cursor.counted:
+            cursor.streak = max(cursor.streak, self._pages.evictor.missed(following))
         pages = self._use(cursor, used, now)
         cursor.counted = max(cursor.counted, len(used))
         if tail is not None and used is nodes:

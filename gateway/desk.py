@@ -254,8 +254,11 @@ class Desk:
 
     def _end(self, generation: Generation, job: Job, error: BaseException | None) -> None:
         generation.close(error)
-        if job.tool_pause and job.cache.write and generation.awaits_tools:
-            self._engine.lease_tip(generation.request.request_id, Lease(ttl=job.tool_pause, pause=True))
+        tools = generation.awaited_tools
+        if job.tool_pause and job.cache.write and tools:
+            request = generation.request
+            kind = self._namespaces.tools(request.tenant, tools)
+            self._engine.lease_tip(request.request_id, Lease(ttl=job.tool_pause, pause=True, kind=kind))
         self._metrics.generation_ended(generation)
         self._open.pop(generation).reader_left()
 

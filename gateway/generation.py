@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Set
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -95,7 +95,7 @@ class Choice:
     )
     reasoning = 0
     """Tokens of thoughts: there are none that anybody looked for."""
-    awaits_tools = False
+    awaited_tools: Set[str] = frozenset()
     """Nor calls."""
 
     def __init__(self, index: int, tokenizer: Tokenizer, options: TextOptions, stops: StopSearch) -> None:
@@ -203,9 +203,9 @@ class Generation:
         )
 
     @property
-    def awaits_tools(self) -> bool:
-        """Whether the first choice ended with calls: then its conversation is about to go on."""
-        return self.choices[0].awaits_tools
+    def awaited_tools(self) -> Set[str]:
+        """The names of the tools that the first choice ended with calls of: then its conversation is about to go on."""
+        return self.choices[0].awaited_tools
 
     @property
     def request(self) -> GenerationRequest:

@@ -7,7 +7,7 @@ of it by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from engine.request import SequenceDelta, TokenLogprob
 
@@ -53,7 +53,7 @@ class Reply:
         ids = tokenizer.specials.ids
         self._marks = {ids[text]: Special(text) for text in parser.marks}
         self._attribution = Attribution()
-        self._called = False
+        self._called: set[str] = set()
         self._details: list[TokenDetail] = []
 
     @property
@@ -62,9 +62,9 @@ class Reply:
         return self._attribution.reasoning
 
     @property
-    def awaits_tools(self) -> bool:
-        """Whether it ended by itself, with calls in it."""
-        return self._called and self.finish == "stop" and not self._stops.stopped
+    def awaited_tools(self) -> Set[str]:
+        """The names of the tools that it called, if it ended by itself."""
+        return self._called if self.finish == "stop" and not self._stops.stopped else frozenset()
 
     def push(self, delta: SequenceDelta) -> Piece | None:
         """Add a step's tokens. None when nothing became certain."""
@@ -144,7 +144,8 @@ class Reply:
                 self.finish = "stop"
                 break
             if not isinstance(part, Content):
-                self._called = self._called or isinstance(part, CallBegins)
+                if isinstance(part, CallBegins):
+                    self._called.add(part.name)
                 shown.append(part)
         return shown
 

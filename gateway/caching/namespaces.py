@@ -8,6 +8,7 @@ costs the same for one entry as for a million. What can no longer be found is th
 from __future__ import annotations
 
 import secrets
+from collections.abc import Set
 
 from cache.memory_store import MemoryStore
 from cache.namespace import SECRET_BYTES, client_namespace, digest
@@ -50,6 +51,12 @@ class Namespaces:
         if key is None:
             return b""
         return digest(self._secret, {"domain": b"group", "tenant": tenant.encode(), "key": key.encode()})
+
+    def tools(self, tenant: str, names: Set[str]) -> int:
+        """What stands for a set of a tenant's tools in `Lease.kind`: 64 bits, never 0."""
+        fields = {f"tool {place}": name.encode() for place, name in enumerate(sorted(names))}
+        kind = digest(self._secret, {"domain": b"tools", "tenant": tenant.encode(), **fields})
+        return int.from_bytes(kind[:8], "big") or 1
 
     def generation(self, tenant: str) -> int:
         return self.generations.of(tenant)

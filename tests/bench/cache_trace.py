@@ -29,9 +29,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count
+from zlib import crc32
 
 from cache.cursor import Cursor
-from cache.eviction import Evictor
+from cache.eviction import Evictor, RecomputeCost
 from cache.lease import Lease
 from cache.node import Key, Node
 from cache.prefix_cache import PrefixCache
@@ -39,7 +40,7 @@ from tests.fakes import ManualClock
 
 PAGE = 16
 ROOT = b"trace"
-TOOL_PAUSE = Lease(ttl=120.0, pause=True)
+TOOL_PAUSE = 120.0  # seconds
 PREFILL_RATE, DECODE_RATE = 10_000, 50  # tokens a second
 
 
@@ -324,6 +325,11 @@ class Turn:
 # ---- orders of eviction ----------------------------------------------------------------------------------------------
 
 
+def ours(clock: Callable[[], float]) -> Evictor:
+    """What is compared is tokens, so each is taken to cost the same wherever it stands."""
+    return Evictor(clock, RecomputeCost(slope=0.0))
+
+
 class LeastRecentlyUsed(Evictor):
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(clock)
@@ -477,7 +483,8 @@ def _end(cache: PrefixCache, call: Call, cursor: Cursor, table: list[int], *, to
     tip = cache.publish_tail(cursor, call.tokens, table, call.length)
     cache.release(table)
     if told and call.tools and tip is not None:
-        cache.lease_tip(tip, TOOL_PAUSE)
+        kind = crc32(",".join(call.tools).encode())
+        cache.lease_tip(tip, Lease(ttl=TOOL_PAUSE, pause=True, kind=kind))
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
@@ -534,14 +541,14 @@ def rows(kind: Kind, seed: int, shortages: Sequence[float]) -> Iterator[str]:
     ideal = replay(trace, future.pages + 1000, LeastRecentlyUsed).found
     for shortage in shortages:
         pages = round(future.needed / shortage)
-        lru, ours, best = (
+        lru, learned, best = (
             replay(trace, pages, order, told=kind.told)
-            for order in (LeastRecentlyUsed, Evictor, lambda clock: UsedLastFirst(clock, future))
+            for order in (LeastRecentlyUsed, ours, lambda clock: UsedLastFirst(clock, future))
         )
         yield (
-            f"{seed:4} {shortage:6g} {pages:7} {lru.found / ideal:7.1%} {ours.found / ideal:7.1%}"
-            f" {best.found / ideal:7.1%} {ours.found / lru.found:9.2f} {best.found / lru.found:9.2f}"
-            f" {ours.found / best.found:9.1%} {ours.crowded_out:8}"
+            f"{seed:4} {shortage:6g} {pages:7} {lru.found / ideal:7.1%} {learned.found / ideal:7.1%}"
+            f" {best.found / ideal:7.1%} {learned.found / lru.found:9.2f} {best.found / lru.found:9.2f}"
+            f" {learned.found / best.found:9.1%} {learned.crowded_out:8}"
         )
 
 

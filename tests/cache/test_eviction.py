@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cache.cursor import Cursor
-from cache.eviction import Evictor
-from cache.lease import Claim
+from cache.eviction import KINDS, Evictor, Rank
+from cache.lease import Claim, Wait
 from cache.node import Node
 from cache.prefix_cache import PrefixCache
 from cache.radix import RadixTree
@@ -132,6 +132,121 @@ def test_a_payer_gives_its_own_and_the_spared_give_nothing(grove: Grove) -> None
     assert [evictor.next(), evictor.next(), evictor.next()] == [theirs[1], late, None]
 
 
+# ---- what is learned -------------------------------------------------------------------------------------------------
+
+
+def teach(grove: Grove, seconds: float, times: int = 150, **facts: object) -> None:
+    """Paths that end like this are gone on from after so many seconds."""
+    for _ in range(times):
+        node = grove.leaf(**facts)
+        grove.clock.now += seconds
+        grove.evictor.resumed(node)
+        grove.evictor.withdraw(node)
+
+
+def waiting(now: float, kind: int) -> Claim:
+    return claim(now + 120, wait=Wait(kind, now + 120))
+
+
+def test_before_anything_is_learned_the_least_recently_used_goes_first_whatever_it_is(grove: Grove) -> None:
+    now = grove.clock()
+    facts: list[dict[str, object]] = [{"hits": 2}, {"streak": 5}, {"hits": 9, "shared": True}, {"streak": 2}]
+    leaves = [grove.leaf(used=now - 30 + place, **each) for place, each in enumerate(facts)]
+    assert grove.order() == leaves
+
+
+def test_of_two_kinds_of_tools_the_one_that_comes_back_later_goes_first(grove: Grove) -> None:
+    for kind, seconds in [(7, 0.3), (1 << 63, 40.0)] * 2:
+        for _ in range(100):
+            teach(grove, seconds, 1, claim=waiting(grove.clock(), kind))
+    now = grove.clock()
+    slow = [grove.leaf(claim=waiting(now, 1 << 63)) for _ in range(2)]
+    fast = [grove.leaf(claim=waiting(now, 7)) for _ in range(2)]
+    unknown = grove.leaf(claim=waiting(now, 8))
+    assert grove.order() == [*slow, unknown, *fast], "what is not known is like all of them"
+
+
+def test_what_is_late_goes_before_what_is_still_due(grove: Grove) -> None:
+    for _ in range(100):
+        teach(grove, 0.3, 1, claim=waiting(grove.clock(), 7))
+        teach(grove, 40.0, 1, claim=waiting(grove.clock(), 9))
+    now = grove.clock()
+    due = grove.leaf(used=now - 35, claim=waiting(now, 9))
+    late = grove.leaf(used=now - 34, claim=waiting(now, 7))
+    assert grove.order() == [late, due]
+
+
+def test_what_is_learned_does_not_depend_on_what_is_kept(grove: Grove) -> None:
+    """Whatever comes back after more than the time that anything is kept would look like what never does."""
+    for _ in range(150):
+        gone = grove.leaf(hits=2)
+        grove.clock.now += 20
+        assert grove.evictor.next() is gone
+        grove.clock.now += 40
+        lost = grove.leaf(hits=2, streak=2)
+        assert grove.evictor.next() is lost
+        assert grove.evictor.missed(gone.chain) == 1
+    now = grove.clock()
+    dead = grove.leaf(used=now - 1, hits=2, streak=2)
+    late = grove.leaf(used=now - 50, hits=2)
+    assert grove.order() == [dead, late]
+
+
+def test_where_paths_part_is_shared_and_where_one_only_grew_is_not(grove: Grove) -> None:
+    now = grove.clock()
+    fork, grown = grove.node(used=now), grove.node(used=now)
+    for above in (fork, fork, grown):
+        grove.leaf(above=above)
+    while (node := grove.evictor.next()) is not None:
+        grove.tree.remove(node)
+    assert (fork.shared, grown.shared) == (True, False)
+
+
+def test_a_path_that_comes_back_is_no_passer_by_even_if_it_was_evicted(grove: Grove) -> None:
+    node = grove.leaf(streak=1)
+    assert grove.evictor.next() is node
+    assert grove.evictor.missed(node.chain) == 2
+    assert grove.evictor.missed(node.chain) == 0, "once"
+    assert grove.evictor.missed(b"nobody") == 0
+
+
+def test_a_wait_for_tools_is_that_of_all_pages_of_the_conversation(grove: Grove) -> None:
+    now = grove.clock()
+    above = grove.node(used=now, hits=1)
+    tip = grove.leaf(above=above, streak=1, claim=waiting(now, 7))
+    other = grove.leaf(used=now + 1, hits=5)
+    assert grove.evictor.next(below=Rank.PINNED) is other
+    assert grove.evictor.next() is tip
+    assert above.streak == 1
+    grove.tree.remove(tip)
+    grove.evictor.offer(above)
+    late = grove.leaf(used=now + 2, hits=5)
+    assert grove.evictor.next() is late
+    grove.evictor.resumed(above)
+    grove.evictor.offer(above)
+    later = grove.leaf(used=now + 3, hits=5)
+    assert grove.order() == [above, later], "it goes on: the wait is over"
+
+
+def test_kinds_are_bounded_and_the_rest_is_like_all_of_them(grove: Grove) -> None:
+    for kind in range(KINDS * 2):
+        teach(grove, 0.2, 3, claim=waiting(grove.clock(), kind))
+    grove.evictor.check([])
+    assert grove.evictor.worth(grove.leaf(claim=waiting(grove.clock(), 0))) == pytest.approx(
+        grove.evictor.worth(grove.leaf(claim=waiting(grove.clock(), 10**6)))
+    )
+
+
+def test_sums_of_seconds_that_are_rounded_hold_nobody_up(grove: Grove) -> None:
+    grove.clock.now = 1023.9999999999997
+    leaf = grove.leaf()
+    grove.clock.now += 0.5
+    assert grove.evictor.next() is leaf
+
+
+# ---- upkeep ----------------------------------------------------------------------------------------------------------
+
+
 def test_what_was_withdrawn_stays_until_it_is_offered_again(grove: Grove) -> None:
     first, second = grove.leaf(used=1), grove.leaf(used=2)
     grove.evictor.withdraw(first)
@@ -152,6 +267,7 @@ class AgainstAnOracle(RuleBasedStateMachine):
         self.on_offer: list[Node] = []
         self.withdrawn: list[Node] = []
         self.spared: set[str] = set()
+        self.gone: list[bytes] = []
 
     @rule(
         age=st.sampled_from([0.0, 0.1, 1.0, 30.0, 3000.0]),
@@ -161,7 +277,7 @@ class AgainstAnOracle(RuleBasedStateMachine):
         until=st.sampled_from([None, -5.0, 5.0, 500.0]),
         priority=st.sampled_from([10, 50]),
         pinned=st.sampled_from([False, False, True]),
-        pause=st.booleans(),
+        kind=st.sampled_from([None, 0, 7, 1 << 63]),
         expires=st.sampled_from([inf, inf, 10.0, -10.0]),
     )
     def add(
@@ -174,11 +290,12 @@ class AgainstAnOracle(RuleBasedStateMachine):
         until: float | None,
         priority: int,
         pinned: bool,
-        pause: bool,
+        kind: int | None,
         expires: float,
     ) -> None:
         now = self.grove.clock()
-        terms = None if until is None else Claim(now + until, now + 2 * until, priority, pinned, pause)
+        wait = Wait(kind, now + until) if until is not None and kind is not None else None
+        terms = None if until is None else Claim(now + until, now + 2 * until, priority, pinned, wait)
         self.on_offer.append(
             self.grove.leaf(
                 used=now - age, hits=hits, streak=streak, owner=owner, claim=terms, expires=now + expires
@@ -206,6 +323,20 @@ class AgainstAnOracle(RuleBasedStateMachine):
             self.grove.evictor.offer(node)
             self.on_offer.append(node)
 
+    @rule(at=st.integers(0, 99))
+    def come_back(self, at: int) -> None:
+        if self.gone:
+            self.grove.evictor.missed(self.gone[at % len(self.gone)])
+
+    @rule(
+        times=st.sampled_from([1, 70]),
+        seconds=st.sampled_from([0.1, 3.0, 100.0]),
+        kind=st.sampled_from([0, 7]),
+    )
+    def learn(self, times: int, seconds: float, kind: int) -> None:
+        for _ in range(times):
+            teach(self.grove, seconds, 1, claim=waiting(self.grove.clock(), kind))
+
     @rule(owner=st.sampled_from("abc"))
     def spare(self, owner: str) -> None:
         self.spared ^= {owner}
@@ -224,6 +355,7 @@ class AgainstAnOracle(RuleBasedStateMachine):
         assert got is not None
         assert got in eligible
         self.on_offer.remove(got)
+        self.gone.append(got.chain)
         assert self.stated(got) == min(map(self.stated, eligible))
 
     def stated(self, node: Node) -> tuple[int, int, float, float]:
@@ -245,6 +377,33 @@ class AgainstAnOracle(RuleBasedStateMachine):
 
 AgainstAnOracle.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 TestAgainstAnOracle = AgainstAnOracle.TestCase
+
+
+def test_a_conversation_that_was_evicted_and_goes_on_is_known_again() -> None:
+    cache = PrefixCache(4, 4, clock=ManualClock(1.0))
+    for streak in range(3):
+        cursor = Cursor(b"root")
+        run(cache, cursor)
+        assert cursor.streak == streak
+        assert cache.evict(4) == 2
+
+
+def test_who_was_put_off_does_not_come_back_to_its_own_pages() -> None:
+    cache = PrefixCache(4, 4, clock=ManualClock(1.0))
+    cursor = Cursor(b"root")
+    for _ in range(2):
+        run(cache, cursor)
+        assert cursor.streak == 0
+        assert cache.evict(4) == 2
+
+
+def run(cache: PrefixCache, cursor: Cursor) -> None:
+    tokens = list(range(8))
+    assert not cache.match(cursor, [*tokens, 8]).pages
+    pages = cache.allocate(2)
+    assert pages is not None
+    cache.publish(cursor, tokens, pages, len(tokens))
+    cache.release(pages)
 
 
 def test_an_order_of_its_own_is_used_even_while_it_holds_nothing() -> None:

@@ -44,6 +44,21 @@ def test_a_group_is_one_tenants_key(tenant: str, key: str | None, tenant_2: str,
     assert (namespaces.group(tenant, key) == b"") == (key is None)
 
 
+@given(
+    Tenant,
+    st.frozensets(st.sampled_from(["a", "b", "ab"])),
+    Tenant,
+    st.frozensets(st.sampled_from(["a", "b", "ab"])),
+)
+def test_a_kind_of_tools_is_one_tenants_set(
+    tenant: str, names: frozenset[str], tenant_2: str, names_2: frozenset[str]
+) -> None:
+    namespaces = Namespaces(SECRET, LocalGenerations(MemoryStore()), ISOLATING)
+    kinds = {namespaces.tools(tenant, names), namespaces.tools(tenant_2, names_2)}
+    assert (len(kinds) == 1) == ((tenant, names) == (tenant_2, names_2))
+    assert all(0 < kind < 1 << 64 for kind in kinds)
+
+
 async def test_a_flush_ends_what_a_tenant_had_and_nobody_elses() -> None:
     namespaces = Namespaces.of_this_process()
     before = {name: namespaces.of(name) for name in ("a", "b")}

@@ -1,30 +1,38 @@
-"""A conversation that waits for its tools is leased for a while."""
+"""A conversation that waits for its tools is leased for a while, and the engine is told apart which tools."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cache.lease import Lease
 from tests.fakes import FakeEngine, says
-from tests.gateway.live import MODEL, Start
+from tests.gateway.live import MODEL, Gateway, Start
 from tests.gateway.tools.wire import function, hermes, named
 
 CALL = hermes("get_weather", '{"city": "Oslo"}')
-TOOLS = [function("get_weather")]
+SEND = hermes("send", "{}")
+TOOLS = [function("get_weather"), function("send")]
 
 
 async def leased(start: Start, text: str, *, tenants: str = "", **body: Any) -> list[Lease]:
+    """The leases asked for; of the kinds of tools only that there are some."""
     engine = FakeEngine(says(text))
     gateway = await start(engine, tenants=tenants)
+    await ask(gateway, **body)
+    assert {request_id for request_id, _ in engine.leased_tips} <= {r.request_id for r in engine.requests}
+    assert all(0 < lease.kind < 1 << 64 for _, lease in engine.leased_tips)
+    return [replace(lease, kind=0) for _, lease in engine.leased_tips]
+
+
+async def ask(gateway: Gateway, **body: Any) -> None:
     asked = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "tools": TOOLS, **body}
     async with gateway.client.post(f"{gateway.url}/v1/chat/completions", json=asked) as response:
         assert response.status == 200, await response.text()
         await response.read()
     await gateway.at_rest()
-    assert {request_id for request_id, _ in engine.leased_tips} <= {r.request_id for r in engine.requests}
-    return [lease for _, lease in engine.leased_tips]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -65,3 +73,15 @@ async def test_what_nobody_waits_for_is_not_leased(start: Start, text: str, body
 
 async def test_the_first_choice_counts(start: Start) -> None:
     assert await leased(start, CALL, n=2) == [Lease(ttl=120, pause=True)]
+
+
+async def test_the_same_tools_are_of_one_kind_whatever_their_order_and_number(start: Start) -> None:
+    engine = FakeEngine()
+    gateway = await start(engine)
+    for answer in (CALL, CALL + CALL, SEND, CALL + SEND, SEND + CALL):
+        engine.script = says(answer)
+        await ask(gateway)
+    weather, twice, send, both, turned = (lease.kind for _, lease in engine.leased_tips)
+    assert weather == twice
+    assert both == turned
+    assert len({weather, send, both}) == 3
