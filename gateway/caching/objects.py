@@ -133,6 +133,8 @@ class CacheObjects:
         """`generations` are those of the tenants' namespaces."""
         self.clock = clock
         self.generation = generations.of
+        self.changed: Callable[[str, str], None] = lambda tenant, object_id: None
+        """Told of every object that was changed, ended or removed here: its tenant and id."""
         self._generations = generations
         self._owners: set[str] = set()
         """Tenants that are written down to have objects."""
@@ -245,6 +247,7 @@ class CacheObjects:
         changed = await self._rewrite(tenant, object_id, apply)
         if changed is None:
             raise not_found(object_id, "id")
+        self.changed(tenant, object_id)
         return changed
 
     async def end(self, found: CacheObject, ending: Ending) -> None:
@@ -256,6 +259,7 @@ class CacheObjects:
         )
         await self._store.delete(CONTENTS, found.tenant, found.id)
         self._forget(found)
+        self.changed(found.tenant, found.id)
         await asyncio.sleep(
             0
         )  # a store in memory never waits: many of these would keep the loop from all others
@@ -269,6 +273,7 @@ class CacheObjects:
         await self._store.delete(OBJECTS, found.tenant, found.id)
         await self._store.delete(CONTENTS, found.tenant, found.id)
         self._forget(found)
+        self.changed(found.tenant, found.id)
 
     def ended_lately(self, object_id: str) -> bool:
         return object_id in self._ended

@@ -57,6 +57,32 @@ async def test_a_cache_is_the_same_through_both(two: tuple[Server, Server]) -> N
     assert one.post("/v1/chat/completions", body, key=ALPHA).status == 404
 
 
+async def test_a_pin_that_is_undone_through_one_is_undone_for_the_other(two: tuple[Server, Server]) -> None:
+    """Its engine would keep the pages for good."""
+    one, other = two
+
+    def pinned() -> int:
+        tenants = other.get("/v1/caches/stats", key=ALPHA).json()["tenants"]
+        return sum(each["pinned_pages"] for each in tenants)
+
+    for undo in ("delete", "change"):
+        made = make(one, 6, name=undo, pin="hard", ttl=None).json()["id"]
+        body = {
+            "model": MODEL,
+            "max_tokens": 2,
+            "messages": [{"role": "user", "content": "x"}],
+            "cache": {"id": made},
+        }
+        assert other.post("/v1/chat/completions", body, key=ALPHA).status == 200
+        assert pinned() > 0
+        if undo == "delete":
+            reply = one.request("DELETE", f"/v1/caches/{made}", key=ALPHA)
+        else:
+            reply = one.request("PATCH", f"/v1/caches/{made}", {"pin": "none", "ttl": "5m"}, key=ALPHA)
+        assert reply.status == 200, reply
+        wait_for(lambda: not pinned(), WITHIN, "the other's engine to let go")
+
+
 async def test_the_limit_counts_over_both(two: tuple[Server, Server]) -> None:
     one, other = two
     made = [make(server, seed).status for seed, server in enumerate((one, other, one, other, one))]
@@ -143,7 +169,8 @@ async def test_a_response_goes_on_through_the_other(two: tuple[Server, Server]) 
     assert [item["content"][0]["text"] for item in here["output"] if item["type"] == "message"] == [
         item["content"][0]["text"] for item in there["output"] if item["type"] == "message"
     ]
-    assert respond(other, "x", previous_response_id=first["id"], key=BETA).status == 404
+    theirs = respond(other, "x", previous_response_id=first["id"], key=BETA)
+    assert theirs.error["code"] == "previous_response_not_found"
     assert other.request("DELETE", f"/v1/responses/{first['id']}", key=ALPHA).status == 200
     assert one.get(f"/v1/responses/{first['id']}", key=ALPHA).status == 404
     assert one.get(f"/v1/responses/{there['id']}", key=ALPHA).status == 200, "a child lost its parent"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 from cache.memory_store import MemoryStore
-from cache.store import Record, StoreError, StoreUnavailable
+from cache.store import Clock, Record, StoreError, StoreUnavailable
 
 
 class AwayStore(MemoryStore):
     """While `away` nothing is answered; while `deaf` changes are made and nobody hears of it; `broken` is an error for good."""
 
-    away = deaf = broken = False
-    writes: list[str]
+    def __init__(self, *, clock: Clock = time.time) -> None:
+        super().__init__(clock=clock)
+        self.away = self.deaf = self.broken = False
+        self.writes: list[str] = []
 
     def _strike(self) -> None:
         if self.broken:
@@ -36,9 +40,13 @@ class AwayStore(MemoryStore):
         version: str | None = None,
     ) -> Record:
         self._strike()
-        record = await super().put(kind, tenant, name, value, ttl=ttl, expected=expected, version=version)
-        self.__dict__.setdefault("writes", []).append(name)
-        if self.deaf:
+        deaf, self.deaf = self.deaf, False  # it reads what is there before it writes
+        try:
+            record = await super().put(kind, tenant, name, value, ttl=ttl, expected=expected, version=version)
+        finally:
+            self.deaf = deaf
+        self.writes.append(name)
+        if deaf:
             raise StoreUnavailable("no reply")
         return record
 
