@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from .lease import CachePolicy, FlushScope
-from .node import SHARED, Entry, Node, Root, below
+from .node import SHARED, Entry, Node, Root
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Flushed:
     """What was flushed, or would be: `pages` and `tokens` nobody finds any more, of these `in_use` pages are held by running
     sequences; `kept` pages fit the scope but others have used them too. `nodes` are the pages of a scope that is narrower than
@@ -20,15 +20,18 @@ class Flushed:
     entries: int = 0
     in_use: int = 0
     kept: int = 0
-    nodes: tuple[Node, ...] = field(default=(), compare=False, repr=False)
+    nodes: list[Node] = field(default_factory=list, compare=False, repr=False)
+
+    def add(self, node: Node, holders: int) -> None:
+        self.pages += 1
+        self.tokens += len(node.key)
+        self.entries += sum(len(hold.entries) for hold in node.holds or ())
+        self.in_use += holders > 1
+        self.nodes.append(node)
 
 
-@dataclass(slots=True)
-class Going:
-    """The nodes that go, children before parents, and how many fit but stay."""
-
-    nodes: list[Node] = field(default_factory=list)
-    kept: int = 0
+AT_A_TIME = 64
+"""So many pages are looked at before others have their turn: less than a millisecond's work."""
 
 
 def takes_whole_roots(scope: FlushScope) -> bool:
@@ -70,62 +73,78 @@ def sum_roots(roots: Iterable[Root]) -> Flushed:
     return Flushed(pages, tokens, entries, in_use)
 
 
-def sum_nodes(going: Going, holders: Callable[[int], int]) -> Flushed:
-    nodes = going.nodes
-    return Flushed(
-        pages=len(nodes),
-        tokens=sum(len(node.key) for node in nodes),
-        entries=sum(len(hold.entries) for node in nodes for hold in node.holds or ()),
-        in_use=sum(holders(node.page) > 1 for node in nodes),
-        kept=going.kept,
-        nodes=tuple(nodes),
-    )
+class Search:
+    """Looks through the pages of a scope that is narrower than whole roots, children before parents, each for what goes.
 
+    Iterating yields a page that goes, or None for one that stays; `kept` counts those that fit but that others have used too.
+    Whoever takes what goes out of the tree does so before the next is asked for. Others may change the tree in between: what
+    they add below a page that would go is looked at before it.
+    """
 
-def what_goes(scope: FlushScope, roots: Iterable[Root], now: float, holders: Callable[[int], int]) -> Going:
-    """What a scope takes that is narrower than whole roots. Linear in them."""
-    going = Going()
-    for root in roots:
-        nodes = list(below(root))  # parents first
-        paths, behind = _of_entries(scope, nodes)
-        stays: set[Node] = set()  # something below does not go
-        parts: set[Node] = set()  # something below goes, or would but for others
-        for node in reversed(nodes):
-            on_path = paths is None or node in paths
-            if not (on_path or node in behind) or not _is_idle(scope, node, now, holders):
-                stays.add(node.parent)
+    __slots__ = ("_done", "_holders", "_now", "_parts", "_paths", "_scope", "_stays", "kept", "roots")
+
+    def __init__(
+        self, scope: FlushScope, roots: Iterable[Root], now: float, holders: Callable[[int], int]
+    ) -> None:
+        self.roots = roots
+        self.kept = 0
+        self._scope = scope
+        self._now = now
+        self._holders = holders
+        self._done: set[Node] = set()  # decided about
+        self._paths: set[Node] = set()  # to an entry of the scope, if it names some
+        self._stays: set[Node] = set()  # something below does not go
+        self._parts: set[Node] = set()  # something below goes, or would but for others
+
+    def __iter__(self) -> Iterator[Node | None]:
+        for root in self.roots:
+            yield from self._below(root)
+
+    def _below(self, root: Root) -> Iterator[Node | None]:
+        left = [
+            (node, False, False) for node in root.nodes
+        ]  # with: an entry is above it; its children are done
+        while left and root.dead is None:
+            node, behind, done = left.pop()
+            if node.page < 0:  # gone meanwhile
                 continue
-            fits = scope.group in (None, node.group)
-            if fits and node not in stays and not _serves_others(scope, node):
-                going.nodes.append(node)
-                parts.add(node.parent)
+            fresh = [child for child in node.nodes if child not in self._done]
+            if fresh and not (done and node in self._stays):
+                inside = behind or any(_is_named(self._scope, entry) for entry in _entries(node))
+                left.append((node, behind, True))
+                left += [(child, inside, False) for child in fresh]
                 continue
-            stays.add(node.parent)
-            if on_path and (fits or (node.group == SHARED and node in parts)):
-                going.kept += 1
-                parts.add(node.parent)
-    return going
+            self._done.add(node)
+            yield node if self._goes(node, behind) else None
+
+    def _goes(self, node: Node, behind: bool) -> bool:
+        scope = self._scope
+        on_path = self._on_path(node)
+        if not (on_path or behind) or not _is_idle(scope, node, self._now, self._holders):
+            self._stays.add(node.parent)
+            return False
+        fits = scope.group in (None, node.group)
+        if fits and node not in self._stays and not _serves_others(scope, node):
+            self._parts.add(node.parent)
+            return True
+        self._stays.add(node.parent)
+        if on_path and (fits or (node.group == SHARED and node in self._parts)):
+            self.kept += 1
+            self._parts.add(node.parent)
+        return False
+
+    def _on_path(self, node: Node) -> bool:
+        """Whether an entry of the scope ends here or below, if the scope names entries."""
+        if self._scope.tag is None and self._scope.entry_id is None:
+            return True
+        if node not in self._paths and not any(_is_named(self._scope, entry) for entry in _entries(node)):
+            return False
+        self._paths.add(node.parent)
+        return True
 
 
 def _is_idle(scope: FlushScope, node: Node, now: float, holders: Callable[[int], int]) -> bool:
     return scope.idle_for is None or (holders(node.page) == 1 and now - node.used >= scope.idle_for)
-
-
-def _of_entries(scope: FlushScope, nodes: list[Node]) -> tuple[set[Node] | None, set[Node]]:
-    """The paths to the entries of the scope, None if it names no entries; and what goes on from them."""
-    if scope.tag is None and scope.entry_id is None:
-        return None, set()
-    behind: set[Node] = set()
-    paths: set[Node] = set()
-    for node in nodes:
-        if any(_is_named(scope, entry) for entry in _entries(node)):
-            paths.add(node)
-        if node.parent in behind or node.parent in paths:
-            behind.add(node)
-    for node in reversed(nodes):
-        if node in paths:
-            paths.add(node.parent)
-    return paths, behind
 
 
 def _serves_others(scope: FlushScope, node: Node) -> bool:

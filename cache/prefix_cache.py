@@ -8,7 +8,7 @@ finds it from the moment it is flushed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 
 from .accounts import Account, Accounts, Limits
 from .audit import Survey, check, survey
@@ -19,7 +19,7 @@ from .dead_roots import DeadRoots
 from .entries import EntryView, view_of
 from .eviction import Evictor
 from .finding import Finder, Found
-from .flushing import Flushed, fits_root, sum_nodes, sum_roots, takes_whole_roots, what_goes
+from .flushing import AT_A_TIME, Flushed, Search, fits_root, sum_roots, takes_whole_roots
 from .lease import EntrySpec, EvictionCause, FlushScope, Lease
 from .leasing import Leasing
 from .node import Node, Root
@@ -309,25 +309,59 @@ class PrefixCache:
     def flush(self, scope: FlushScope | None = None, *, dry_run: bool = False) -> Flushed:
         """Let nobody find again what fits a scope, by default everything, not even what running sequences of it have still
         to publish. Whole roots go in O(1) each, and most of their pages are reclaimed when room is needed."""
-        scope = scope or FlushScope()
-        roots = self._roots_of(scope)
-        now = self.now()
+        parts = self.flush_in_parts(scope or FlushScope(), dry_run=dry_run)
+        while True:
+            try:
+                next(parts)
+            except StopIteration as end:
+                flushed: Flushed = end.value
+                return flushed
+
+    def flush_in_parts(self, scope: FlushScope, *, dry_run: bool = False) -> Generator[None, None, Flushed]:
+        """The same, bit by bit: others may use the cache whenever it yields, and find what is not flushed yet. What fits when
+        it begins is not found any more when it is over, and what begins meanwhile and fits leaves nothing."""
         if takes_whole_roots(scope):
-            report = sum_roots(roots)
-            if not dry_run:
-                for root in roots:
-                    self._dead.add(root, now)
-                self._writers.silence(scope, set())
-                self.reclaim(AT_ONCE)
-            return report
-        going = what_goes(scope, roots, now, self.pool.holders)
-        report = sum_nodes(going, self.pool.holders)
+            return self._flush_roots(scope, dry_run=dry_run)
+        now = self.now()
+        search = Search(scope, self._roots_of(scope), now, self.pool.holders)
+        flushed = Flushed()
+        if dry_run:
+            for looked, node in enumerate(search, 1):
+                if node is not None:
+                    flushed.add(node, self.pool.holders(node.page))
+                if not looked % AT_A_TIME:
+                    yield
+        else:
+            with self._writers.silencing(scope):
+                taken: list[Node] = []
+                for looked, node in enumerate(search, 1):
+                    if node is not None:
+                        flushed.add(node, self.pool.holders(node.page))
+                        self._pages.remove(node, "flushed", now)
+                        taken.append(node)
+                    if not looked % AT_A_TIME:
+                        self._settle(taken)
+                        taken = []
+                        yield
+                self._settle(taken)
+        flushed.kept = search.kept
+        return flushed
+
+    def _settle(self, taken: Sequence[Node]) -> None:
+        """These were flushed: who stands there brings nothing back, and what was above them may go."""
+        for parent in dict.fromkeys(node.parent for node in taken):
+            self._pages.offer_if_leaf(parent)
+        self._writers.silence_on(set(taken))
+
+    def _flush_roots(self, scope: FlushScope, *, dry_run: bool) -> Flushed:
+        roots = self._roots_of(scope)
+        report = sum_roots(roots)
         if not dry_run:
-            for node in going.nodes:
-                self._pages.remove(node, "flushed", now)
-            for parent in dict.fromkeys(node.parent for node in going.nodes):
-                self._pages.offer_if_leaf(parent)
-            self._writers.silence(scope, set(going.nodes))
+            now = self.now()
+            for root in roots:
+                self._dead.add(root, now)
+            self._writers.silence(scope)
+            self.reclaim(AT_ONCE)
         return report
 
     def _roots_of(self, scope: FlushScope) -> list[Root]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Generator
 
 from cache.accounts import Account, Limits, PinsExhausted
 from cache.entries import EntryView
-from cache.flushing import Flushed
+from cache.flushing import Flushed, takes_whole_roots
 from cache.prefix_cache import PrefixCache
 
 from .account import evicted
@@ -35,6 +37,11 @@ from .request import (
 )
 from .scheduler import Scheduler
 
+SLICE = 0.002
+"""Seconds that questions may take between two steps, beside those that are answered at once."""
+
+Job = Generator[None, None, CacheAnswer]
+
 
 class CacheDesk:
     """`root_key(namespace, adapter)` is the scheduler's, `moves` bring pages where they are wanted."""
@@ -45,21 +52,29 @@ class CacheDesk:
         calibration: Calibration,
         root_key: Callable[[bytes, bytes], bytes],
         moves: PageMoves,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._scheduler = scheduler
         self._cache: PrefixCache = scheduler.cache
         self._calibration = calibration
         self._root_key = root_key
         self._moves = moves
+        self._clock = clock
+        self._jobs: deque[Job] = deque()
 
     def answer(self, question: CacheQuestion) -> CacheAnswer | None:
-        """None if it will be in the reports of `moves`, when it is done."""
+        """None if it will be in the reports of `moves`, or what comes of `work`, when it is done."""
         answer: CacheAnswer | None = None
         match question:
             case ExportPages() | ImportPages():
                 self._moves.transfer(question)
             case FlushCache():
-                answer = self._flush(question)
+                flush = self._flush(question)
+                if takes_whole_roots(question.scope):
+                    answer = _at_once(flush)
+                else:
+                    self._jobs.append(flush)
             case LookUp():
                 answer = self._look_up(question)
             case AskEntry():
@@ -70,23 +85,44 @@ class CacheDesk:
                 answer = self._set_limits(question)
         return answer
 
-    def _flush(self, question: FlushCache) -> FlushReport:
+    def work(self, seconds: float | None = None) -> list[CacheAnswer]:
+        """Go on for so long with what takes longer than there may be between two steps, by default `SLICE`; what is answered
+        by that."""
+        due = self._clock() + (SLICE if seconds is None else seconds)
+        answers: list[CacheAnswer] = []
+        while self._jobs:
+            job = self._jobs.popleft()
+            try:
+                next(job)
+                self._jobs.append(job)
+            except StopIteration as end:
+                answers.append(end.value)
+            if self._clock() >= due:
+                break
+        return answers
+
+    @property
+    def busy(self) -> bool:
+        """There is something to go on with."""
+        return bool(self._jobs)
+
+    def _flush(self, question: FlushCache) -> Job:
         scope, dry_run = question.scope, question.dry_run
         path = [] if scope.entry_id is None else self._cache.path_of(scope.entry_id)
         flushed = Flushed()
         if "device" in scope.tiers:
-            flushed = self._scheduler.flush(scope, dry_run=dry_run)
-        below = (self._moves.would_flush if dry_run else self._moves.flush)(scope, flushed.nodes, path)
-        # A page may be in several tiers, and which are is not counted: so many there are at least.
-        pages = max(flushed.pages, *below.values(), 0)
+            flushed = yield from self._cache.flush_in_parts(scope, dry_run=dry_run)
+        below = yield from self._moves.flush_in_parts(scope, flushed.nodes, path, dry_run=dry_run)
+        self._scheduler.look_again()
+        size = self._cache.page_size
         return FlushReport(
             query_id=question.query_id,
-            pages=pages,
-            tokens=flushed.tokens + (pages - flushed.pages) * self._cache.page_size,
+            pages={"device": flushed.pages, **below},
+            tokens={"device": flushed.tokens, **{tier: pages * size for tier, pages in below.items()}},
+            bytes={"device": flushed.pages * self._cache.page_bytes, **self._moves.bytes_in(below)},
             entries=flushed.entries,
             in_use=flushed.in_use,
             kept=flushed.kept,
-            bytes={"device": flushed.pages * self._cache.page_bytes, **self._moves.bytes_in(below)},
         )
 
     def _look_up(self, question: LookUp) -> LookUpReport:
@@ -186,3 +222,13 @@ class CacheDesk:
             idle=view.idle,
             cause=view.cause,
         )
+
+
+def _at_once(job: Job) -> CacheAnswer:
+    """The answer of one that takes no time."""
+    try:
+        next(job)
+    except StopIteration as end:
+        answer: CacheAnswer = end.value
+        return answer
+    raise AssertionError("what was to be answered at once has only begun")

@@ -131,8 +131,8 @@ class Engine:
     @property
     def rest(self) -> float | None:
         """With no plan to be had now: for how many seconds, if `wakeup` is not set before. None: for ever."""
-        if self._reports:
-            return 0.0  # it came with the plan that there is none of
+        if self._reports or self._desk.busy:
+            return 0.0  # what came with the plan that there is none of, or goes on with the next
         if not self._scheduler.idle:
             return STALLED
         dues = [due for due in (self._scheduler.next_deadline, self._moves.next_due) if due is not None]
@@ -175,8 +175,7 @@ class Engine:
     def ask(self, question: CacheQuestion) -> None:
         """Answered in one of the next reports. Raises what only a bug of ours can raise; there is no answer then."""
         answer = self._desk.answer(question)
-        if answer is not None:
-            self._reports.append(answer)
+        self._reports += self._desk.work() if answer is None else [answer]
 
     def lease_tip(self, request_id: str, lease: Lease) -> None:
         self._scheduler.lease_tip(request_id, lease)
@@ -187,7 +186,7 @@ class Engine:
         for request_id, waited in self._moves.take():
             self._waited[request_id] = waited
             self._meet(request_id, "disk")
-        self._reports += self._moves.take_reports()
+        self._reports += [*self._desk.work(), *self._moves.take_reports()]
         plan = self._scheduler.plan()
         if plan is None and self._moves.save_now():
             self.wakeup.set()  # there may be more, and what was saved may go on to disk

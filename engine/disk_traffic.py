@@ -305,13 +305,19 @@ class DiskTraffic:
 
     # ---- flush, expiry, end ------------------------------------------------------------------------------------------
 
-    def flush(self, scope: FlushScope) -> int:
-        """Nobody finds these pages again, from now on; their files go in the background. How many pages it were."""
-        roots, pages = self._disk.flush(scope)
+    def flush_roots(self, scope: FlushScope) -> int:
+        """Nobody finds what is in these roots again, from now on; the files go in the background. How many pages it were."""
+        roots = self._disk.flush_roots(scope)
         for root in roots:
             self._writer.submit(self._files.drop_root(root.key))
-        self.forget(pages)
-        return sum(len(root.pages) for root in roots) + len(pages)
+        return sum(len(root.pages) for root in roots)
+
+    def drop_page(self, page: TierPage) -> bool:
+        """The same for one page. False if it was gone already."""
+        dropped = self._disk.drop(page)
+        if dropped:
+            self._remove(page.meta)
+        return dropped
 
     def forget(self, pages: Iterable[TierPage]) -> None:
         """Pages were dropped from the tier: their files go."""

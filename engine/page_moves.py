@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
+from functools import partial
 
 from cache.cursor import Cursor
 from cache.entries import EntryView
-from cache.flushing import takes_whole_roots
+from cache.flushing import AT_A_TIME, takes_whole_roots
 from cache.lease import CachePolicy, EntrySpec, FlushScope, Tier
 from cache.node import Node
 from cache.tiers.index import TierIndex, TierPage
@@ -216,32 +218,57 @@ class PageMoves:
 
     # ---- flush -------------------------------------------------------------------------------------------------------
 
-    def flush(self, scope: FlushScope, nodes: Sequence[Node], path: Sequence[Node]) -> Below:
+    def flush_in_parts(
+        self, scope: FlushScope, nodes: Sequence[Node], path: Sequence[Node], *, dry_run: bool
+    ) -> Generator[None, None, Below]:
         """Let nobody find in the lower tiers of a scope what fits it: by what pages carry, by the `nodes` that went with the
-        device's flush, and of one entry's `path` what nobody else needs. Pages by tier."""
-        host, disk, traffic = self._tiers.host, self._tiers.disk, self._traffic
+        device's flush, and of one entry's `path` what nobody else needs. Pages by tier.
+
+        Others may use the tiers whenever it yields. After the device, and the host's memory before the disk: what is saved
+        meanwhile is still looked at, and what was read meanwhile goes with the page that it was read from.
+        """
+        if takes_whole_roots(scope):
+            return self._flush_roots(scope, dry_run=dry_run)
         gone: Below = {}
-        if "host" in scope.tiers:
-            named = _named(host.index, nodes, path)
-            gone["host"] = host.flush(scope) + sum(map(host.drop, named))
-        if "disk" in scope.tiers and disk is not None and traffic is not None:
-            named = _named(disk.index, nodes, path)
-            gone["disk"] = traffic.flush(scope)
-            dropped = [page for page in named if disk.drop(page)]
-            traffic.forget(dropped)
-            gone["disk"] += len(dropped)
+        for tier, index, drop in self._below(scope):
+            chosen: set[TierPage] = set()
+            pages = itertools.chain(index.search(scope), _named(index, nodes, path, chosen))
+            for looked, page in enumerate(pages, 1):
+                if page is not None and page not in chosen:
+                    chosen.add(page)
+                    if not dry_run:
+                        drop(page)
+                if not looked % AT_A_TIME:
+                    yield
+            gone[tier] = len(chosen)
         return gone
 
-    def would_flush(self, scope: FlushScope, nodes: Sequence[Node], path: Sequence[Node]) -> Below:
-        """How many pages that were."""
-        tiers: dict[Tier, TierIndex] = {"host": self._tiers.host.index}
-        if self._tiers.disk is not None:
-            tiers["disk"] = self._tiers.disk.index
-        return {
-            tier: _count_fitting(index, scope, nodes, path)
-            for tier, index in tiers.items()
-            if tier in scope.tiers
-        }
+    def _below(self, scope: FlushScope) -> Iterator[tuple[Tier, TierIndex, Callable[[TierPage], object]]]:
+        host, disk = self._tiers.host, self._tiers.disk
+        if "host" in scope.tiers:
+            yield "host", host.index, host.drop
+        if "disk" in scope.tiers and disk is not None:
+            yield "disk", disk.index, partial(self._drop_file, also_above="host" in scope.tiers)
+
+    def _drop_file(self, page: TierPage, *, also_above: bool) -> None:
+        assert self._traffic is not None
+        self._traffic.drop_page(page)
+        host = self._tiers.host
+        if also_above and (copy := host.index.get(page.meta.root, page.meta.chain)) is not None:
+            host.drop(copy)
+
+    def _flush_roots(self, scope: FlushScope, *, dry_run: bool) -> Below:
+        if dry_run:
+            return {
+                tier: sum(len(root.pages) for root in index.matching_roots(scope))
+                for tier, index, _ in self._below(scope)
+            }
+        gone: Below = {}
+        if "host" in scope.tiers:
+            gone["host"] = self._tiers.host.flush_roots(scope)
+        if "disk" in scope.tiers and self._traffic is not None:
+            gone["disk"] = self._traffic.flush_roots(scope)
+        return gone
 
     # ---- entries to where they are asked for -------------------------------------------------------------------------
 
@@ -377,23 +404,21 @@ def _tokens(path: Iterable[Node]) -> list[int]:
     return [token for node in path for token in node.key]
 
 
-def _named(index: TierIndex, nodes: Iterable[Node], path: Sequence[Node]) -> list[TierPage]:
+def _named(
+    index: TierIndex, nodes: Sequence[Node], path: Sequence[Node], chosen: Set[TierPage]
+) -> Iterator[TierPage | None]:
     """The pages of these nodes in a tier, and of a path that is not on the device any more its end, with all below them; and
-    what is above that, as far as nothing else in the tier goes on from it."""
-    ends = [*nodes, *(node for node in path[-1:] if node.page < 0)]
-    known = (index.get(node.root.root_key, node.chain) for node in ends)
-    chosen = dict.fromkeys(index.with_below(page for page in known if page is not None))
+    what is above that, as far as nothing goes on from it but what is `chosen` by then. None: nothing is there."""
+    for node in (*nodes, *(node for node in path[-1:] if node.page < 0)):
+        page = index.get(node.root.root_key, node.chain)
+        if page is None:
+            yield None
+        else:
+            yield from index.with_below(page)
     for node in reversed(path):
         page = index.get(node.root.root_key, node.chain)
         if page is None or page in chosen:
             continue
-        if node.page >= 0 or not page.root.kids.get(node.chain, set()) <= chosen.keys():
-            break
-        chosen[page] = None
-    return list(chosen)
-
-
-def _count_fitting(index: TierIndex, scope: FlushScope, nodes: Sequence[Node], path: Sequence[Node]) -> int:
-    if takes_whole_roots(scope):
-        return index.count_matching(scope)
-    return len({*index.select(scope), *_named(index, nodes, path)})
+        if node.page >= 0 or not page.root.kids.get(node.chain, set()) <= chosen:
+            return
+        yield page

@@ -59,6 +59,9 @@ from .supervisor import Supervisor
 STATE_TIMEOUT = 10.0
 """Seconds. An engine answers between two steps, so a long step delays the answer."""
 
+FLUSH_TIMEOUT = 60.0
+"""The same, and the time that looking through a large cache takes, a little between each two steps."""
+
 TRANSFER_TIMEOUT = 60.0
 """The same, and the time that reading or writing a file of pages may take."""
 
@@ -189,7 +192,7 @@ class EngineProcess:
 
     async def flush_cache(self, scope: FlushScope, *, dry_run: bool = False) -> FlushReport:
         report: FlushReport = await self._ask(
-            lambda number: FlushCache(number, scope, dry_run), STATE_TIMEOUT
+            lambda number: FlushCache(number, scope, dry_run), FLUSH_TIMEOUT
         )
         return report
 

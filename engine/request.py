@@ -429,16 +429,17 @@ class GrammarReport(msgspec.Struct, frozen=True, kw_only=True, tag="grammar_repo
 
 
 class FlushReport(msgspec.Struct, frozen=True, kw_only=True, tag="flush_report"):
-    """What was flushed, or would be. `pages` cannot be found any more; of these `in_use` are held by running sequences and
-    freed with them; `kept` fit the scope but others have used them too. `bytes` are given by tier, what is in use included."""
+    """What was flushed, or would be, by tier; what is in several tiers is counted in each. It cannot be found any more. Of the
+    device's pages `in_use` are held by running sequences and freed with them, and `kept` ones fit the scope but others have
+    used them too. Slots are free, and files are removed, once nobody reads or writes them."""
 
     query_id: int
-    pages: int = 0
-    tokens: int = 0
+    pages: dict[Tier, int] = {}
+    tokens: dict[Tier, int] = {}
+    bytes: dict[Tier, int] = {}
     entries: int = 0
     in_use: int = 0
     kept: int = 0
-    bytes: dict[Tier, int] = {}
 
 
 class LookUpReport(msgspec.Struct, frozen=True, kw_only=True, tag="look_up_report"):

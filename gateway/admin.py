@@ -11,7 +11,7 @@ from aiohttp import web
 from engine.client import EngineClient
 
 from .body import read_json
-from .caching.flush import Flush
+from .caching.flush import Flush, by_tier
 from .config import Limits
 from .desk import Desk
 from .faulty_store import FaultyStore
@@ -79,7 +79,8 @@ class Admin:
 
     async def flush(self, request: web.Request) -> web.Response:
         report = (await self.caches.everything()).report
-        return _json({"status": "ok", "pages": report.pages, "in_use": report.in_use, "bytes": report.bytes})
+        counts = {"pages": by_tier(report.pages), "bytes": by_tier(report.bytes)}
+        return _json({"status": "ok", **counts, "in_use": report.in_use})
 
     async def set_failpoint(self, request: web.Request) -> web.Response:
         """Routed in test mode only."""

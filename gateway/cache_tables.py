@@ -69,11 +69,11 @@ def one(answer: Json) -> RenderableType:
 
 def flushed(answer: Json) -> RenderableType:
     said = "would be flushed" if answer["dry_run"] else "flushed"
-    sizes = ", ".join(f"{tier} {size(answer['bytes'][tier])}" for tier in _TIERS if answer["bytes"][tier])
-    lines = {
-        said: f"{count(answer['tokens'])} tokens in {count(answer['pages'])} pages"
-        + (f" ({sizes})" if sizes else "")
-    }
+    found = [tier for tier in _TIERS if answer["pages"][tier]]
+    lines = {said: ", ".join(found) or "nothing"}
+    for tier in found:
+        tokens, pages = count(answer["tokens"][tier]), count(answer["pages"][tier])
+        lines[tier] = f"{tokens} tokens in {pages} pages, {size(answer['bytes'][tier])}"
     if answer["entries"]:
         lines["entries"] = count(answer["entries"])
     if answer["in_use"]:

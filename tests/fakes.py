@@ -237,7 +237,7 @@ class FakeEngine:
     async def flush_cache(self, scope: FlushScope, *, dry_run: bool = False) -> FlushReport:
         self._check_ready()
         self.flushed.append((scope, dry_run))
-        return FlushReport(query_id=0, pages=3, tokens=48, bytes={"device": 48})
+        return FlushReport(query_id=0, pages={"device": 3}, tokens={"device": 48}, bytes={"device": 48})
 
     async def look_up(self, prompt: list[int], *, namespace: bytes, adapter: bytes = b"") -> LookUpReport:
         self._check_ready()

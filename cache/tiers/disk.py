@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from ..flushing import takes_whole_roots
 from ..lease import FlushScope, TenantLimits
 from .header import FoundPage
 from .host import TierTotals
@@ -91,17 +90,12 @@ class DiskTier:
         self.index.remove(page)
         return was
 
-    def flush(self, scope: FlushScope) -> tuple[list[Root], list[TierPage]]:
-        """Drop what fits a scope: whole roots in O(1) each, or page by page."""
-        if takes_whole_roots(scope):
-            roots = self.index.matching_roots(scope)
-            for root in roots:
-                self.index.drop_root(root)
-            return roots, []
-        pages = self.index.select(scope)
-        for page in pages:
-            self.index.remove(page)
-        return [], pages
+    def flush_roots(self, scope: FlushScope) -> list[Root]:
+        """Drop the roots that fit a scope, in O(1) each."""
+        roots = self.index.matching_roots(scope)
+        for root in roots:
+            self.index.drop_root(root)
+        return roots
 
     def sweep(self) -> list[TierPage]:
         """Drop what is too old to be used."""

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..flushing import takes_whole_roots
 from ..lease import FlushScope, TenantLimits
 from .index import Rank, Root, TierIndex, TierPage
 from .page import PageMeta
@@ -99,18 +98,13 @@ class HostTier:
         self._let_go(page)
         return True
 
-    def flush(self, scope: FlushScope) -> int:
-        """Drop what fits a scope, whole roots in O(1) each; how many pages it were."""
-        if takes_whole_roots(scope):
-            roots = self.index.matching_roots(scope)
-            for root in roots:
-                self.index.drop_root(root)
-            self._dead += roots
-            return sum(len(root.pages) for root in roots)
-        pages = self.index.select(scope)
-        for page in pages:
-            self.drop(page)
-        return len(pages)
+    def flush_roots(self, scope: FlushScope) -> int:
+        """Drop the roots that fit a scope, in O(1) each; how many pages it were."""
+        roots = self.index.matching_roots(scope)
+        for root in roots:
+            self.index.drop_root(root)
+        self._dead += roots
+        return sum(len(root.pages) for root in roots)
 
     def sweep(self) -> int:
         """Drop what is too old to be used; how many pages it were."""

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ..flushing import fits_root, takes_whole_roots
+from ..flushing import fits_root
 from ..lease import FlushScope, TenantLimits
 from .page import PageMeta
 
@@ -118,30 +118,38 @@ class TierIndex:
         for root in self.roots.values():
             yield from root.pages.values()
 
-    def select(self, scope: FlushScope) -> list[TierPage]:
-        """The pages that fit a scope by what they carry, and all below those: walks the roots that do. Entries are not known
-        here."""
+    def search(self, scope: FlushScope) -> Iterator[TierPage | None]:
+        """The pages that fit a scope by what they carry, and all below those: looks through the roots that do. None stands for
+        one that was looked at and stays. Others may change the tier in between, and whoever asks may drop what he gets. Entries
+        are not known here."""
         if scope.entry_id is not None:
-            return []
-        return self.with_below(
-            page
-            for root in self.matching_roots(scope)
-            for page in root.pages.values()
-            if scope.group in (None, page.meta.group)
-            and scope.tag in (None, page.meta.tag)
-            and (scope.idle_for is None or self.now() - page.used >= scope.idle_for)
-        )
+            return
+        now = self.now()
+        for root in self.matching_roots(scope):
+            found: set[TierPage] = set()
+            for page in list(root.pages.values()):
+                if page in found or not page.wanted:
+                    continue
+                if (
+                    scope.group in (None, page.meta.group)
+                    and scope.tag in (None, page.meta.tag)
+                    and (scope.idle_for is None or now - page.used >= scope.idle_for)
+                ):
+                    for each in self.with_below(page):
+                        if each not in found:
+                            found.add(each)
+                            yield each
+                else:
+                    yield None
 
-    def with_below(self, pages: Iterable[TierPage]) -> list[TierPage]:
-        """These pages and all that go on from them, each once."""
-        found: dict[TierPage, None] = {}
-        left = list(pages)
+    def with_below(self, page: TierPage) -> Iterator[TierPage]:
+        """A page and all that go on from it, itself first."""
+        left = [page]
         while left:
             page = left.pop()
-            if page not in found:
-                found[page] = None
+            if page.wanted:
                 left += page.root.kids.get(page.meta.chain, ())
-        return list(found)
+                yield page
 
     def matching_roots(self, scope: FlushScope) -> list[Root]:
         return [
@@ -149,12 +157,6 @@ class TierIndex:
             for root in self.roots.values()
             if fits_root(scope, tenant=root.tenant, namespace=root.namespace, adapter=root.adapter)
         ]
-
-    def count_matching(self, scope: FlushScope) -> int:
-        """How many pages a flush would drop."""
-        if takes_whole_roots(scope):
-            return sum(len(root.pages) for root in self.matching_roots(scope))
-        return len(self.select(scope))
 
     # ---- changing ----------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -189,14 +190,18 @@ class Flush:
         )
 
 
+def by_tier(counts: Mapping[Tier, int]) -> dict[Tier, int]:
+    return {tier: counts.get(tier, 0) for tier in TIERS}
+
+
 def _wire(flushed: Flushed, asked: FlushRequest) -> dict[str, object]:
     report = flushed.report
     wire: dict[str, object] = {
         "object": "cache.flush",
         "dry_run": asked.dry_run,
-        "pages": report.pages,
-        "tokens": report.tokens,
-        "bytes": {tier: report.bytes.get(tier, 0) for tier in TIERS},
+        "pages": by_tier(report.pages),
+        "tokens": by_tier(report.tokens),
+        "bytes": by_tier(report.bytes),
         "entries": report.entries,
         "in_use": report.in_use,
         "kept": report.kept,

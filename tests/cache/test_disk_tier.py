@@ -73,15 +73,15 @@ def test_flushes_and_ends_of_life() -> None:
     tier = DiskTier(8, clock=clock)
     mine = [store(tier, meta) for meta in path_of([1, 2, 3, 4], root=b"a" * 32, tenant="a", group=b"g")]
     theirs = store(tier, path_of([1, 2], root=b"b" * 32, tenant="b", max_age=10.0)[0])
-    roots, pages = tier.flush(FlushScope(group=b"g"))
-    assert (roots, set(pages)) == ([], set(mine))
+    fits = [page for page in tier.index.search(FlushScope(group=b"g")) if page is not None]
+    assert set(fits) == set(mine)
+    assert all(tier.drop(page) for page in fits)
     tier.check()
     clock.now = 11.0
     assert tier.find(theirs.meta.root, theirs.meta.chain) is None
     assert tier.sweep() == [theirs]
     again = store(tier, mine[0].meta)
-    roots, pages = tier.flush(FlushScope(tenant="a"))
-    assert ([root.key for root in roots], pages) == ([b"a" * 32], [])
+    assert [root.key for root in tier.flush_roots(FlushScope(tenant="a"))] == [b"a" * 32]
     assert not again.wanted
     tier.check()
     assert tier.pages == 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import time
 from dataclasses import replace
 
 import pytest
 from msgspec import structs
 
+from cache import prefix_cache
 from cache.cursor import Cursor
 from cache.flushing import Flushed
 from cache.lease import EntrySpec, FlushScope, Lease, TenantLimits
@@ -25,7 +27,7 @@ def both(desk: Desk, scope: FlushScope) -> Flushed:
     desk.check()
     again = desk.cache.flush(scope, dry_run=True)
     assert again == replace(Flushed(), kept=again.kept), "something was left"
-    return replace(done, nodes=())
+    return replace(done, nodes=[])
 
 
 @pytest.fixture
@@ -269,3 +271,54 @@ def test_a_lease_that_is_put_again_after_a_flush_holds() -> None:
     assert view is not None
     assert (view.status, view.device) == ("held", 2 * SIZE)
     assert structs.asdict(view.lease)["ttl"] == 60
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_others_may_use_the_cache_while_it_is_flushed_bit_by_bit(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fits when it begins is not found when it is over, whatever is found, written and evicted meanwhile."""
+    monkeypatch.setattr(prefix_cache, "AT_A_TIME", 1)
+    draw = random.Random(seed)
+    desk = Desk(pages=48)
+
+    def somebody(group: bytes | None = None) -> None:
+        tokens = [token for _ in range(draw.randrange(1, 5)) for token in [draw.randrange(2)] * SIZE]
+        entries = ()
+        if draw.random() < 0.4:
+            lease = Lease(ttl=60, tag=draw.choice(("t", "u")))
+            entries = (EntrySpec(entry_id=str(draw.randrange(9)), tokens=len(tokens), lease=lease),)
+        desk.run([*tokens, draw.randrange(2)], group=group or draw.choice((b"g", b"h")), entries=entries)
+
+    for _ in range(30):
+        somebody()
+    running = desk.start([0] * 10, group=b"g")
+    scope = draw.choice((FlushScope(group=b"g"), FlushScope(tag="t"), FlushScope(entry_id="3", tenant="t")))
+    fits = desk.cache.flush(scope, dry_run=True).nodes
+    began = desk.clock.now
+    desk.clock.now += 1
+    steps = 0
+    for _ in desk.cache.flush_in_parts(scope):
+        steps += 1
+        for _ in range(draw.randrange(3)):
+            draw.choice((somebody, somebody, desk.squeeze))()
+        desk.check()
+    assert steps
+    desk.publish(running)
+    desk.end(running)
+    assert all(node.page < 0 or node.used > began for node in fits), (
+        "what nobody has used since is still found"
+    )
+    if scope.group is not None:
+        assert desk.cache.flush(scope, dry_run=True).pages == 0
+
+
+def test_a_flush_that_is_given_up_silences_nobody_after_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefix_cache, "AT_A_TIME", 1)
+    parts = desk.cache.flush_in_parts(FlushScope(group=b""))
+    next(parts)
+    parts.close()
+    desk.run(text(8, 2))
+    assert desk.found(text(8, 2)) == 8

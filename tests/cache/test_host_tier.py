@@ -72,7 +72,7 @@ def test_a_pinned_slot_outlives_a_flush() -> None:
     tier = tier_of(1)
     page = store(tier, path_of([1, 1], tenant="a")[0])
     tier.pin(page)
-    assert tier.flush(FlushScope(tenant="a")) == 1
+    assert tier.flush_roots(FlushScope(tenant="a")) == 1
     assert tier.reserve(path_of([2, 2])[0]) is None, "somebody reads the slot"
     tier.unpin(page)
     tier.check()
@@ -84,7 +84,7 @@ def test_a_page_in_the_making_is_flushed_too() -> None:
     meta = path_of([1, 1])[0]
     page = tier.reserve(meta)
     assert page is not None
-    tier.flush(FlushScope())
+    tier.flush_roots(FlushScope())
     tier.fill(page)
     tier.check()
     assert tier.find(meta.root, meta.chain) is None
@@ -163,8 +163,15 @@ class Slots(RuleBasedStateMachine):
     @rule(tenant=st.sampled_from([None, "a", "b"]), idle=st.sampled_from([None, None, 3.0]))
     def flush(self, tenant: str | None, idle: float | None) -> None:
         scope = FlushScope(tenant=tenant, idle_for=idle)
-        fits = {page.meta.chain for page in self.tier.index.select(scope)}
-        assert self.tier.flush(scope) == len(fits)
+        fits = [page for page in self.tier.index.search(scope) if page is not None]
+        if idle is None:
+            assert self.tier.flush_roots(scope) == len(fits)
+            return
+        for page in self.tier.index.search(scope):
+            if page is not None:
+                assert self.tier.drop(page)
+                fits.remove(page)
+        assert not fits
 
     @rule(seconds=st.floats(0, 10))
     def wait(self, seconds: float) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cache.flushing import takes_whole_roots
 from cache.lease import FlushScope
 from cache.tiers.disk import DiskTier
 from cache.tiers.header import PageKind
@@ -88,7 +89,13 @@ class Machine:
         for meta in metas:
             self.traffic.spill(self.put(meta))
         self.settle()
-        self.host.flush(FlushScope())
+        self.host.flush_roots(FlushScope())
+
+    def flush(self, scope: FlushScope) -> int:
+        if takes_whole_roots(scope):
+            return self.traffic.flush_roots(scope)
+        found = [page for page in self.disk.index.search(scope) if page is not None]
+        return sum(self.traffic.drop_page(page) for page in found)
 
     def sources(self, *metas: PageMeta) -> list[TierPage]:
         found = [self.disk.find(meta.root, meta.chain) for meta in metas]
@@ -279,7 +286,7 @@ def test_an_end_drops_what_waits_to_be_written_but_removes_what_was_flushed(mach
     machine.files.gate.clear()
     for meta in path_of([7, 7, 8, 8, 9, 9]):
         machine.traffic.spill(machine.put(meta))
-    machine.traffic.flush(FlushScope(idle_for=0.0))
+    machine.flush(FlushScope(idle_for=0.0))
     machine.files.gate.set()
     machine.traffic.close()
     assert list(machine.files.scan()) == []
@@ -291,7 +298,7 @@ def test_a_flush_stops_what_is_being_written(machine: Machine, scope: FlushScope
     machine.files.gate.clear()
     for meta in path:
         machine.traffic.spill(machine.put(meta))
-    assert machine.traffic.flush(scope) == 3
+    assert machine.flush(scope) == 3
     machine.files.gate.set()
     machine.settle()
     assert machine.disk.pages == 0
@@ -303,8 +310,8 @@ def test_a_flush_stops_what_is_being_read(machine: Machine) -> None:
     machine.spill(*PATH)
     machine.files.gate.clear()
     machine.traffic.fetch("r", machine.sources(*PATH), 0)
-    machine.host.flush(FlushScope())
-    machine.traffic.flush(FlushScope())
+    machine.host.flush_roots(FlushScope())
+    machine.flush(FlushScope())
     machine.files.gate.set()
     assert machine.settle() == ["r"]
     machine.traffic.drop("r")
@@ -314,7 +321,7 @@ def test_a_flush_stops_what_is_being_read(machine: Machine) -> None:
 
 def test_a_page_written_again_after_it_went_is_there(machine: Machine) -> None:
     machine.spill(PATH[0])
-    machine.traffic.flush(FlushScope(idle_for=0.0))  # page by page: its file is removed later
+    machine.flush(FlushScope(idle_for=0.0))  # page by page: its file is removed later
     machine.spill(PATH[0])
     machine.traffic.fetch("r", machine.sources(PATH[0]), 0)
     machine.settle()

@@ -187,7 +187,7 @@ class Tiered:
 
     def disk(self) -> None:
         self.host()
-        self.llm._engine._moves._tiers.host.flush(FlushScope())
+        self.llm._engine._moves._tiers.host.flush_roots(FlushScope())
 
     def restart(self) -> None:
         self.llm.close()

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from cache import prefix_cache
 from cache.lease import CachePolicy, EntrySpec, FlushScope, Lease, TenantLimits, Tier
-from engine import load_costs
+from engine import cache_desk, load_costs, page_moves
 from engine.config import EngineConfig, HashModelConfig
 from engine.errors import PinsExhausted, StartError
 from engine.hash_model import reference
@@ -174,7 +175,7 @@ def test_the_same_namespace_finds_it_and_no_other_does(
         if tier != "device":
             one.crowd_out()
         if tier == "disk":
-            one.engine._moves._tiers.host.flush(FlushScope())
+            one.engine._moves._tiers.host.flush_roots(FlushScope())
         if tier != "restarted":
             assert one.say(1, 9, **{**mine, **other}) == {"device": 0, "host": 0, "disk": 0}
             assert one.say(1, 9, **mine)[wanted] == PREFIX
@@ -287,7 +288,7 @@ def test_a_flush_obeys_in_every_tier_and_after_a_restart(disk: dict[str, Any]) -
         assert done.bytes == dry.bytes
         assert done.bytes["host"] >= PREFIX // SIZE * PAGE_BYTES
         assert done.bytes["disk"] > 0
-        assert done.pages >= PREFIX // SIZE
+        assert done.pages["host"] >= PREFIX // SIZE
         assert one.say(1, 9, tenant="a", namespace=b"a") == {"device": 0, "host": 0, "disk": 0}
         assert one.say(1, 9, tenant="b", namespace=b"b")["host"] == PREFIX
         one.ask(lambda number: FlushCache(number, FlushScope(tenant="a")))
@@ -311,6 +312,41 @@ def test_a_flush_of_a_group_or_an_entry_reaches_below(disk: dict[str, Any]) -> N
             one.ask(lambda number: FlushCache(number, FlushScope()))
 
 
+@pytest.mark.parametrize("scope", [FlushScope(group=b"g"), FlushScope(tag="t"), FlushScope(entry_id="e")])
+def test_a_flush_takes_its_time_and_holds_all_the_same(
+    disk: dict[str, Any], monkeypatch: pytest.MonkeyPatch, scope: FlushScope
+) -> None:
+    """Page by page between steps, while a request of the scope finds what is still there and goes on from it."""
+    for module in (prefix_cache, page_moves):
+        monkeypatch.setattr(module, "AT_A_TIME", 1)
+    monkeypatch.setattr(cache_desk, "SLICE", 0.0)
+    lease = Lease(ttl=60.0, tag="t")
+    policy = CachePolicy(group=b"g", entries=(EntrySpec(entry_id="e", tokens=PREFIX, lease=lease),))
+    with served(**disk) as one:
+        for last in range(4):
+            one.say(1, last, cache=policy)
+        one.say(2)
+        one.crowd_out()
+        one.say(2, 1)
+        one.say(1, 4, cache=policy)
+        one.engine.ask(FlushCache(77, scope))
+        found = sum(one.say(1, 5, cache=policy).values())
+        assert one.engine._desk.busy, "it is not over yet"
+        assert found, "and not all of it is gone"
+        reports: list[Any] = []
+        while not reports:
+            one.turn()
+            reports += one.engine.take_reports()
+        assert reports[0].query_id == 77
+        one.check()
+        left = one.ask(lambda number: LookUp(number, prompt_of(1, 6)))
+        assert isinstance(left, LookUpReport)
+        assert left.device + left.host + left.disk < SIZE + 1
+        assert sum(one.say(2, 2).values()) == PREFIX
+    with served(**disk) as one:
+        assert sum(one.say(1, 7).values()) == 0
+
+
 def test_a_look_tells_the_tiers_apart(disk: dict[str, Any]) -> None:
     def look(one: Served) -> tuple[int, int, int]:
         report = one.ask(lambda number: LookUp(number, prompt_of(1, 7)))
@@ -324,7 +360,7 @@ def test_a_look_tells_the_tiers_apart(disk: dict[str, Any]) -> None:
         assert look(one) == (PREFIX, 0, 0)
         one.crowd_out()
         assert look(one) == (0, PREFIX, 0)
-        one.engine._moves._tiers.host.flush(FlushScope())
+        one.engine._moves._tiers.host.flush_roots(FlushScope())
         assert look(one) == (0, 0, PREFIX)
 
 
@@ -450,7 +486,7 @@ def test_a_disk_that_fails_costs_time_and_nothing_else(
         for last in range(4):
             one.say(1, last)
         one.crowd_out()
-        one.engine._moves._tiers.host.flush(FlushScope())
+        one.engine._moves._tiers.host.flush_roots(FlushScope())
         one.engine.set_failpoint("disk_fails=1")
         assert one.say(1, 5)["disk"] < PREFIX, "the page that failed and all after it are computed"
         assert one.engine.census().counters.cache.disk.failed == 1
@@ -490,7 +526,7 @@ def test_what_is_exported_from_any_tier_is_found_where_it_is_imported(
         if tier != "device":
             one.crowd_out()
         if tier == "disk":
-            one.engine._moves._tiers.host.flush(FlushScope())
+            one.engine._moves._tiers.host.flush_roots(FlushScope())
         report = export(one, path, prompt_of(1, 9), namespace=b"old")
         assert report.error is None
         assert report.bytes == path.stat().st_size

@@ -179,7 +179,7 @@ async def test_a_name_may_be_any_text(gateway: Gateway) -> None:
 async def test_flushes(gateway: Gateway) -> None:
     made = await make(gateway, name="n", tag="t")
     shown = await run(gateway, "flush", "--tag", "t", "--dry-run")
-    assert shown == "would be flushed  48 tokens in 3 pages (device 48 B)\n"
+    assert shown == "would be flushed  device\ndevice            48 tokens in 3 pages, 48 B\n"
     await run(gateway, "flush", "--id", "n", "--tier", "host", "--tier", "disk")
     await run(gateway, "flush", "--older-than", "24h", "--model", MODEL)
     await run(gateway, "flush", "--tenant", "local")

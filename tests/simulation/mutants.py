@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Set
 from collections.abc import Sequence as Tokens
 from concurrent.futures import Future
 from dataclasses import replace
@@ -596,8 +596,8 @@ class TellsOfEveryEntry(PendingEntries):
 class FlushesNothingHere(PrefixCache):
     """A flush says what it would do, and does not do it."""
 
-    def flush(self, scope: FlushScope | None = None, *, dry_run: bool = False) -> Flushed:
-        return super().flush(scope, dry_run=True)
+    def flush_in_parts(self, scope: FlushScope, *, dry_run: bool = False) -> Generator[None, None, Flushed]:
+        return super().flush_in_parts(scope, dry_run=True)
 
 
 class FlushForgetsWriters(Writers):
@@ -605,15 +605,18 @@ class FlushForgetsWriters(Writers):
 
     __slots__ = ()
 
-    def silence(self, scope: FlushScope, removed: set[Node]) -> None:
+    def silence(self, scope: FlushScope) -> None:
+        pass
+
+    def silence_on(self, removed: Set[Node]) -> None:
         pass
 
 
 class FlushesOnTrial(PrefixCache):
     """A flush that is only to be tried is done."""
 
-    def flush(self, scope: FlushScope | None = None, *, dry_run: bool = False) -> Flushed:
-        return super().flush(scope)
+    def flush_in_parts(self, scope: FlushScope, *, dry_run: bool = False) -> Generator[None, None, Flushed]:
+        return super().flush_in_parts(scope)
 
 
 class LookingIsUsing(Finder):
@@ -726,7 +729,7 @@ class FindsUnfilled(HostTier):
 class FlushesNothing(HostTier):
     """A flush of the host's memory forgets it."""
 
-    def flush(self, scope: FlushScope) -> int:
+    def flush_roots(self, scope: FlushScope) -> int:
         return 0
 
 

@@ -52,8 +52,8 @@ async def test_a_tenant_flushes_itself_and_nobody_else(start: Start) -> None:
         {
             "object": "cache.flush",
             "dry_run": False,
-            "pages": 3,
-            "tokens": 48,
+            "pages": {"device": 3, "host": 0, "disk": 0},
+            "tokens": {"device": 48, "host": 0, "disk": 0},
             "bytes": {"device": 48, "host": 0, "disk": 0},
             "entries": 0,
             "in_use": 0,
