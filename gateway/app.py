@@ -59,6 +59,7 @@ from .replies import Replies
 from .reply_format import reply_format
 from .responses.conversations import Conversations
 from .responses.create import CreateResponse, ResponseTurns
+from .responses.diagnostics import Comparisons
 from .responses.kept import KeptResponses
 from .responses.records import ResponseRecords
 from .responses.routes import conversation_routes, response_routes
@@ -162,7 +163,13 @@ def create_app(
                 SchemaChecks(model, shapes, engine, limits),
             ),
             *_messages(Messages(MessageTurns(model, offers, shapes, tenants, limits), turns, answerer)),
-            *_responses(ResponseTurns(model, offers, shapes, tenants, limits), turns, sessions, answerer),
+            *_responses(
+                ResponseTurns(model, offers, shapes, tenants, limits),
+                turns,
+                sessions,
+                answerer,
+                Comparisons(diagnoser, threads),
+            ),
             *Explain(diagnoser, dry_runs, tokenizer, threads, limits).routes(),
             *cache_routes(
                 caches,
@@ -222,10 +229,14 @@ def _messages(messages: Messages) -> list[Route]:
 
 
 def _responses(
-    reader: ResponseTurns, turns: Turns, sessions: Sessions, answerer: Answerer
+    reader: ResponseTurns,
+    turns: Turns,
+    sessions: Sessions,
+    answerer: Answerer,
+    comparisons: Comparisons,
 ) -> Iterator[Route]:
     records = ResponseRecords(sessions)
-    creating = CreateResponse(reader, turns, records, answerer)
+    creating = CreateResponse(reader, turns, records, answerer, comparisons)
     yield from response_routes(creating, KeptResponses(records, creating))
     yield from conversation_routes(Conversations(records, reader.limits))
 

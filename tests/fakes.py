@@ -128,6 +128,8 @@ class FakeEngine:
         self.heartbeat_age = 0.0
         self.restarts = 0
         self.totals: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
+        """Tokens by request."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._gone: set[tuple[str, int]] = set()
         self._info = EngineInfo(
@@ -195,8 +197,9 @@ class FakeEngine:
         del self._tasks[request.request_id]
         written = self._written(request)
         entries = tuple(spec.entry_id for spec in request.cache.entries)
+        computed = len(request.prompt) + max(self.sent[request.request_id] - 1, 0) - self.cached_tokens
         account = RequestEnded(
-            request.request_id, True, self.cached_tokens, written, len(request.prompt), 0, 0.0, entries
+            request.request_id, True, self.cached_tokens, written, computed, 0, 0.0, entries
         )
         stream.close_account(account)
 
@@ -362,6 +365,7 @@ class FakeEngine:
                 if position < len(tokens) and (request.request_id, index) not in self._gone:
                     stream.push(_delta(request, index, position, tokens, finish))
                     self.totals["generated"] += 1
+                    self.sent[request.request_id] += 1
 
 
 def _cut(tokens: Sequence[int], request: GenerationRequest) -> tuple[list[int], FinishReason]:

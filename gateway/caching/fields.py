@@ -35,7 +35,9 @@ class PromptCacheOptions(Wire):
     mode: Mode = Field("implicit", description="explicit: cache up to the breakpoints only")
     ttl: Text = Field(None, description="least lifetime: 5m, 30m, 1h, 12h, 24h or <n>s; default 30m")
     prewarm: bool = Field(False, description="bring the prompt into the cache and answer nothing")
-    comparison_response_id: Text = Field(None, description="goes with /v1/responses: refused here")
+    comparison_response_id: Text = Field(
+        None, description="with /v1/responses: say what of this one was not found again"
+    )
 
 
 class CacheObjectField(Wire):
@@ -66,18 +68,20 @@ class CacheFields(Wire):
         None, description="id, pin, priority, ttl, tool_pause_ttl, bypass, tag, lowest"
     )
 
-    def check_cache(self, max_string: int) -> None:
-        """What a type cannot say, besides what `ask.read_ask` finds. Raises InvalidRequest."""
+    def check_cache(self, max_string: int, *, compares: bool = False) -> None:
+        """What a type cannot say, besides what `ask.read_ask` finds. `compares`: the answer can say how it compares with
+        another. Raises InvalidRequest."""
         _check_label("prompt_cache_key", self.prompt_cache_key, MAX_KEY)
         _check_label("cache_salt", self.cache_salt, max_string)
-        if (
-            self.prompt_cache_options is not None
-            and self.prompt_cache_options.comparison_response_id is not None
-        ):
-            raise unsupported(
-                "prompt_cache_options.comparison_response_id",
-                "answers are compared by /v1/caches/explain, or with the 'x_cache' of an answer",
-            )
+        if (compared := self.options.comparison_response_id) is not None:
+            at = "prompt_cache_options.comparison_response_id"
+            if not compares:
+                raise unsupported(
+                    at, "answers are compared by /v1/caches/explain, or with the 'x_cache' of an answer"
+                )
+            if not isinstance(compared, str):
+                raise wrong_type(at, "a string", compared)
+            _check_label(at, compared, max_string)
         if self.cache is not None:
             _check_label("cache.id", self.cache.id, max_string)
             _check_label("cache.tag", self.cache.tag, MAX_TAG)

@@ -120,8 +120,11 @@ class Record:
 
     @property
     def known(self) -> int:
-        """How many tokens of that were computed if all went well: the last of an answer never is."""
-        return self.tokens + max(len(self.answer) - 1, 0)
+        """How many tokens of that were computed if all went well: the last of an answer never is, nor are those before it that
+        a grammar left no choice about. With several choices, or computed anew, nobody can tell."""
+        likely = self.tokens + max(len(self.answer) - 1, 0)
+        account = self.account
+        return likely if account is None else min(likely, account.cached + account.computed)
 
     @property
     def left(self) -> int:

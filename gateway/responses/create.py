@@ -28,6 +28,7 @@ from ..tenants import Tenants
 from ..tools.dialects import CHAT, RESPONSES
 from ..tools.offer import Offers
 from ..turns import Prepared, Turn, Turns, Wanted
+from .diagnostics import Comparisons
 from .items import Item, check_ids, conversation_of, read_items
 from .output import Output
 from .records import History, ResponseRecord, ResponseRecords
@@ -132,6 +133,7 @@ class CreateResponse:
     turns: Turns
     records: ResponseRecords
     answerer: Answerer
+    comparisons: Comparisons
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         caller = request[CALLER]
@@ -206,6 +208,11 @@ class CreateResponse:
         async def end(generations: Sequence[Generation], answers: Sequence[Sequence[Answer]]) -> None:
             generation, answer = generations[0], answers[0][0]
             response = writer.complete(generation, answer)
+            compared = asked.request.options.comparison_response_id
+            if isinstance(compared, str):
+                response["prompt_cache_diagnostics"] = await self.comparisons.diagnostics(
+                    caller.tenant.id, asked.turn.response_id, compared
+                )
             known = self.turns.known(ready.composed, generation, answer)
             kept = await self.keep(
                 caller.tenant.id, asked, ResponseRecord(response=response, items=asked.items, known=known)

@@ -85,7 +85,7 @@ class ResponseRequest(DrawFields, BookkeepingFields, CacheFields):
     def check(self, limits: Limits) -> None:
         """What a type cannot say. Raises InvalidRequest."""
         self.check_bookkeeping(limits)
-        self.check_cache(limits.max_string)
+        self.check_cache(limits.max_string, compares=True)
         if self.previous_response_id is not None and self.conversation is not None:
             raise InvalidRequest(
                 "'previous_response_id' and 'conversation' exclude each other.",

@@ -110,13 +110,19 @@ def of(
         "variables": b"{}",
         "start": RequestStarted("r", hit, 0.0, evicted=evicted),
         "stored": PromptCached("r", len(prompt.ids) - hit),
-        "account": RequestEnded("r", True, hit, len(prompt.ids) - hit, 0, len(generated), 0.0),
+        "account": RequestEnded(
+            "r", True, hit, len(prompt.ids) - hit, _computed(prompt.ids, hit, generated), len(generated), 0.0
+        ),
         "started": at,
         "ended": at + 1,
         **facts,
     }
     made = {"ids": ids, "answer": array("I", generated), "text": prompt.text, "frames": prompt.frames}
     return Record(**{**made, **record})
+
+
+def _computed(prompt: Sequence[int], hit: int, generated: Sequence[int]) -> int:
+    return len(prompt) - hit + max(len(generated) - 1, 0)
 
 
 def told(record: Record, baseline: Record | None, *, tokenizer: Tokenizer = HASH, **how: Any) -> Diagnosis:

@@ -36,6 +36,17 @@ class TestFound:
         assert (found.reason, found.place) == ("partial_hit", None)
         assert found.common == found.reusable == len(baseline.whole) // 4 - 1  # the last was never computed
 
+    @pytest.mark.parametrize("forced", [1, 20, 25])
+    def test_what_a_grammar_forced_at_the_end_was_never_computed(self, forced: int) -> None:
+        baseline = first()
+        account = baseline.account
+        assert account is not None
+        baseline.account = structs.replace(account, computed=account.computed - forced)
+        found = told(second(after=baseline), baseline)
+        assert (found.reason, found.place) == ("partial_hit", None)
+        assert found.common == found.reusable == len(baseline.whole) // 4 - 1 - forced
+        assert told(second(hit=0), baseline).reason == "evicted"
+
     def test_the_same_again(self) -> None:
         baseline = first()
         found = told(chat(FIRST, at=10.0, after=baseline), baseline)

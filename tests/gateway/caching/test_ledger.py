@@ -61,7 +61,7 @@ async def test_a_line_says_what_usage_said(start: Start, tmp_path: Path) -> None
         "written_tokens": usage["prompt_tokens_details"]["cache_write_tokens"],
         "completion_tokens": usage["completion_tokens"],
         "reasoning_tokens": 0,
-        "computed_tokens": usage["prompt_tokens"],
+        "computed_tokens": usage["prompt_tokens"] - 3 + usage["completion_tokens"] - 1,
         "saved_seconds": 0.0,
         "queued_seconds": 0.0,
         "prompt_cache_key": key_label("user 7"),

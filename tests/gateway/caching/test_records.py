@@ -177,7 +177,7 @@ class TestBaseline:
 
     def test_that_went_on_meanwhile_is_compared_again(self) -> None:
         """What was compared while it was being answered does not hold any more when the request is admitted."""
-        running = chat([say("user", "hello there")], ended=None, answer=[])
+        running = chat([say("user", "hello there")], ended=None, account=None, answer=[])
         record = chat(
             [say("user", "hello there"), say("assistant", "hm"), say("user", "?")], at=1.0, start=None
         )
