@@ -253,9 +253,10 @@ class RedisLink:
         task.add_done_callback(self._done)
         await asyncio.wait((task,))
         error = task.exception()
-        if error is None or _fault_of(error) in _ANSWERS:
+        if error is None or (fault := _fault_of(error)) in _ANSWERS:
             return None
-        if _fault_of(error) == "readonly":
+        self.counts.faults[fault] += 1
+        if fault == "readonly":
             await self._redis.look_again()
         return error
 
