@@ -53,6 +53,7 @@ from .openai.answer import Answerer
 from .openai.chat import ChatCompletions, ChatTurns
 from .openai.completions import Completions
 from .openai.models import Models
+from .openai.stored import StoredChats
 from .openai.tokenize import Tokenization
 from .prompts import Prompts
 from .replies import Replies
@@ -156,7 +157,7 @@ def create_app(
         app,
         [
             *_openai(
-                ChatCompletions(chats, turns, answerer),
+                ChatCompletions(chats, turns, answerer, StoredChats(sessions, limits)),
                 Completions(model, prompts, shapes, answerer, tenants, openings, limits),
                 Models(model, engine),
                 Tokenization(model, prompts, offers, engine, limits),
@@ -205,6 +206,11 @@ def _openai(
 ) -> list[Route]:
     return [
         Route("POST", "/v1/chat/completions", chat.handle, work=True),
+        Route("GET", "/v1/chat/completions", chat.stored.page),
+        Route("GET", "/v1/chat/completions/{id}", chat.stored.get),
+        Route("POST", "/v1/chat/completions/{id}", chat.stored.update),
+        Route("DELETE", "/v1/chat/completions/{id}", chat.stored.delete),
+        Route("GET", "/v1/chat/completions/{id}/messages", chat.stored.messages),
         Route("POST", "/v1/completions", completions.handle, work=True),
         Route("POST", "/v1/schemas/check", schema_checks.handle, work=True),
         Route("GET", "/v1/models", models.list),

@@ -17,6 +17,7 @@ from .caching.object_fields import ChangeCache, CreateCache, MoveCache
 from .openai.chat import ChatRequest
 from .openai.completions import CompletionRequest
 from .openai.fields import Wire
+from .openai.stored import UpdateChat
 from .openai.tokenize import DetokenizeRequest, TokenizeRequest
 from .responses.request import AddItems, ConversationRequest, ResponseRequest, UpdateConversation
 from .structured.check import SchemaCheckRequest
@@ -32,6 +33,11 @@ class Operation:
 
 OPERATIONS = (
     Operation("POST", "/v1/chat/completions", "Answer a conversation, whole or streamed.", ChatRequest),
+    Operation("GET", "/v1/chat/completions", "Completions that are kept, page by page."),
+    Operation("GET", "/v1/chat/completions/{id}", "One of them."),
+    Operation("POST", "/v1/chat/completions/{id}", "Change its metadata.", UpdateChat),
+    Operation("DELETE", "/v1/chat/completions/{id}", "Forget it."),
+    Operation("GET", "/v1/chat/completions/{id}/messages", "What it was asked with, page by page."),
     Operation("POST", "/v1/completions", "Continue a text, or score one.", CompletionRequest),
     Operation("POST", "/v1/responses", "Answer, and keep the answer to go on from.", ResponseRequest),
     Operation("POST", "/v1/responses/input_tokens", "How many tokens an input has.", ResponseRequest),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -22,6 +21,8 @@ from ..errors import ApiError, InvalidRequest, unsupported
 from ..generation import Generation
 from ..model import TextModel
 from ..pieces import Answer, Finish, Piece, TextOptions, TokenDetail
+from ..sessions.ids import new_id
+from ..sessions.sessions import DEGRADED_HEADERS
 from ..sse import DONE, in_band
 from ..structured.shapes import Shapes
 from ..tenants import Tenants
@@ -29,12 +30,13 @@ from ..tools.choice import ToolChoice, read_choice
 from ..tools.offer import Offers
 from ..tools.parser import CallBegins
 from ..turns import Turn, Turns, Wanted
-from .answer import Answerer
+from .answer import Answerer, Ending
 from .fields import parse
 from .logprobs import chat_logprobs
 from .messages import generation_prompt, read_conversation
 from .reply_wire import Delta, Deltas, message, plain_message
 from .sampling import NOT_SERVED_ANYWHERE, SamplingFields
+from .stored import JOINT, PREFIX, StoredChats
 from .template_kwargs import read_template_kwargs
 
 NOT_SERVED = NOT_SERVED_ANYWHERE | dict.fromkeys(
@@ -113,7 +115,7 @@ class ChatTurns:
         asked.check(self.limits)
         conversation = read_conversation(asked.messages, self.limits)
         return Turn(
-            response_id=f"chatcmpl-{uuid.uuid4().hex}",
+            response_id=new_id(PREFIX, joint=JOINT),
             conversation=conversation,
             ask=read_ask(asked, self.tenants.policy(tenant), breakpoints=len(conversation.breakpoints)),
             wanted=lambda opening: self._wanted(asked, opening),
@@ -157,6 +159,7 @@ class ChatCompletions:
     reader: ChatTurns
     turns: Turns
     answerer: Answerer
+    stored: StoredChats
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         caller = request[CALLER]
@@ -176,15 +179,42 @@ class ChatCompletions:
                 created=caller.created,
                 fingerprint=info.model_digest[:12],
             )
-            return await self.answerer.answer(
+            headers: dict[str, str] = {}
+            keeping = None
+            if asked.store and not asked.prewarms:
+                keeping = self._keeping(caller.tenant.id, asked, writer, ready.ending, headers)
+            response = await self.answerer.answer(
                 request,
                 place,
                 [ready.job],
                 writer,
                 stream=asked.stream,
                 judge=ready.judge,
-                ending=ready.ending,
+                ending=keeping or ready.ending,
             )
+            if not response.prepared:
+                response.headers.update(headers)
+            return response
+
+    def _keeping(
+        self,
+        tenant: str,
+        asked: ChatRequest,
+        writer: ChatWriter,
+        first: Ending | None,
+        headers: dict[str, str],
+    ) -> Ending:
+        """Keeps the completion, after what is to be done `first`."""
+
+        async def end(generations: Sequence[Generation], answers: Sequence[Sequence[Answer]]) -> None:
+            if first is not None:
+                await first(generations, answers)
+            said = asked.messages
+            assert isinstance(said, list)  # it has been read
+            if not (await self.stored.keep(tenant, writer.complete(generations, answers), said)).kept:
+                headers.update(DEGRADED_HEADERS)
+
+        return end
 
 
 class ChatWriter:
@@ -209,6 +239,7 @@ class ChatWriter:
         self._tokenizer = model.tokenizer
         self._choice_of_tools = choice
         self._deltas = [Deltas() for _ in range(asked.n)] if parsed else []
+        self._completed: Mapping[str, object] | None = None
         self._common = {
             "id": response_id,
             "created": created,
@@ -308,21 +339,33 @@ class ChatWriter:
     # -- whole ---------------------------------------------------------------------------------------------------------
 
     def whole(self, generations: Sequence[Generation], answers: Sequence[Sequence[Answer]]) -> bytes:
-        body = {
-            **self._common,
-            "object": "chat.completion",
-            "choices": [self._choice(answer) for answer in answers[0]],
-            "usage": total(generations).wire(),
-            **cache_details(self._told, generations),
-        }
-        if self._asked.return_token_ids:
-            body["prompt_token_ids"] = generations[0].prompt
-        return orjson.dumps(body)
+        return orjson.dumps(self.complete(generations, answers))
+
+    def complete(
+        self, generations: Sequence[Generation], answers: Sequence[Sequence[Answer]]
+    ) -> Mapping[str, object]:
+        """The completion. The same object from the second time on."""
+        if self._completed is None:
+            body = {
+                **self._common,
+                "object": "chat.completion",
+                "choices": [self._choice(answer) for answer in answers[0]],
+                "usage": total(generations).wire(),
+                **cache_details(self._told, generations),
+            }
+            if self._asked.return_token_ids:
+                body["prompt_token_ids"] = generations[0].prompt
+            if self._asked.store:
+                body["metadata"] = self._asked.metadata or {}
+            self._completed = body
+        return self._completed
 
     def _choice(self, answer: Answer) -> dict[str, object]:
         choice: dict[str, object] = {
             "index": answer.index,
-            "message": message(answer.parts) if self._deltas else plain_message(answer.text),
+            "message": message(answer.parts, self._deltas[answer.index].told)
+            if self._deltas
+            else plain_message(answer.text),
             "logprobs": chat_logprobs(answer.details, self._tokenizer) if self._asked.logprobs else None,
             "finish_reason": self._reason(
                 answer.finish, calls=any(isinstance(part, CallBegins) for part in answer.parts)

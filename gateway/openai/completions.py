@@ -57,6 +57,8 @@ class CompletionRequest(SamplingFields):
         super().check(limits)
         if self.best_of is not None and self.best_of != self.n:
             raise unsupported("best_of", "only a value equal to 'n' is served")
+        if self.store:
+            raise unsupported("store", "answers to chats and responses are kept")
 
     def check_beside_grammar(self) -> None:
         super().check_beside_grammar()

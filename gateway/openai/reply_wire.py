@@ -24,6 +24,8 @@ class Deltas:
         self._kinds: list[str] = []
         """Of the calls so far."""
         self._ids: set[str] = set()
+        self.told: list[str] = []
+        """The ids of the calls so far."""
 
     @property
     def calls(self) -> bool:
@@ -39,18 +41,23 @@ class Deltas:
                     yield {"reasoning_content": text}
                 case CallBegins(index):
                     self._kinds.append(part.kind)
-                    yield {"tool_calls": [{"index": index, **_call(part, "", self._ids)}]}
+                    call = _call(part, "", self._ids)
+                    self.told.append(str(call["id"]))
+                    yield {"tool_calls": [{"index": index, **call}]}
                 case Arguments(index, text):
                     kind = self._kinds[index]
                     yield {"tool_calls": [{"index": index, kind: {_FIELD[kind]: text}}]}
 
 
-def message(parts: Sequence[Part]) -> Delta:
-    """All of it as an assistant's message. Without text the content is null if there are calls, else empty."""
+def message(parts: Sequence[Part], told: Sequence[str] = ()) -> Delta:
+    """All of it as an assistant's message. Without text the content is null if there are calls, else empty. `told` are the ids
+    of its calls, as far as a client knows them already."""
     thoughts = "".join([part.text for part in parts if isinstance(part, Reasoning)])
     content = "".join([part.text for part in parts if isinstance(part, Content)])
     ids: set[str] = set()
     calls = [_call(call.begin, call.arguments, ids) for call in calls_of(parts)]
+    for call, call_id in zip(calls, told, strict=False):
+        call["id"] = call_id
     said = plain_message(content)
     if calls and not content:
         said["content"] = None

@@ -153,8 +153,6 @@ class SamplingFields(DrawFields, BookkeepingFields, ShapeFields, CacheFields):
                 param="n",
                 code="integer_above_max_value",
             )
-        if self.store:
-            raise unsupported("store", "answers are not kept")
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest(
                 "The 'stream_options' parameter is only allowed when 'stream' is enabled.",

@@ -7,7 +7,7 @@ output    the items of an answer as they grow, and the events that tell of it
 wire      a response as clients see it, whole and streamed
 records   what is kept of responses and conversations, and how a next turn finds it
 diagnostics  why a response did not find what another had left in the cache
-kept      get, delete, input items, input tokens; paging: lists page by page
+kept      get, delete, input items, input tokens
 conversations  what clients do with conversations
 routes    the table of addresses
 """

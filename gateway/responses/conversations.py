@@ -18,10 +18,10 @@ from ..config import Limits
 from ..errors import ApiError, InvalidRequest, Overloaded
 from ..openai.fields import missing, parse
 from ..openai.sampling import read_metadata
+from ..paging import listed, read_paging
 from ..sessions.ids import new_id
 from ..sessions.sessions import Saved
 from .items import Item, check_ids, read_items
-from .paging import listed, read_paging
 from .records import ConversationRecord, ResponseRecords
 from .request import AddItems, ConversationRequest, UpdateConversation
 

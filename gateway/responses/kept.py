@@ -11,8 +11,8 @@ from ..body import read_json
 from ..caller import CALLER
 from ..errors import ApiError
 from ..openai.fields import parse
+from ..paging import read_paging
 from .create import CreateResponse
-from .paging import read_paging
 from .records import ResponseRecords
 from .request import NOT_SERVED, ResponseRequest
 

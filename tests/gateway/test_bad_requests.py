@@ -220,7 +220,6 @@ BAD_SAMPLING: list[tuple[dict[str, Any], str, str]] = [
     ({"metadata": {"k": 1}}, "metadata.k", "invalid_type"),
     ({"metadata": {"k": "v" * 513}}, "metadata.k", "string_above_max_length"),
     ({"metadata": {str(i): "" for i in range(17)}}, "metadata", "object_above_max_properties"),
-    ({"store": True}, "store", "unsupported_parameter"),
     ({"service_tier": "priority"}, "service_tier", "unsupported_parameter"),
     ({"stream": "yes"}, "stream", "invalid_type"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),

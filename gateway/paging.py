@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import InvalidRequest
-from ..openai.fields import wrong_type
+from .errors import InvalidRequest
+from .openai.fields import wrong_type
 
 MOST = 100
 USUAL = 20
