@@ -56,7 +56,7 @@ def test_what_clients_make_up_does_not_add_up(salted: bool, monkeypatch: pytest.
     monkeypatch.setattr(tombstones, "CAPACITY", 64)
     clock = ManualClock(1000.0)
     cache = PrefixCache(64, SIZE, clock=clock)
-    cache.tombstones = Tombstones(64)
+    cache._pages.tombstones = Tombstones(64)
     costs = LoadCosts(host_page=0.0, disk_page=0.0, page_size=SIZE)
     tiers = LowerTiers(HostTier(32, clock=clock), page_size=SIZE, costs=costs, disk=DiskTier(32, clock=clock))
     cache.on_evict = tiers.evicted
