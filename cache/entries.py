@@ -24,6 +24,9 @@ CROWD = 64
 REMEMBERED = 4096
 """So many entries that lost their pages can still be asked for."""
 
+REMEMBERED_TOKENS = 1 << 20
+"""What all of them may be worth: each keeps the path it had in memory, a kilobyte for a page. The last one stays in any case."""
+
 _STRENGTH = {"none": 0, "soft": 1, "hard": 2}
 
 
@@ -57,11 +60,12 @@ class Losses:
 class Entries:
     """All leases by id. `live` counts those whose page can be found."""
 
-    __slots__ = ("_by_id", "_ended", "live")
+    __slots__ = ("_by_id", "_ended", "_ended_tokens", "live")
 
     def __init__(self) -> None:
         self._by_id: dict[str, Entry] = {}
         self._ended: deque[Entry] = deque()
+        self._ended_tokens = 0
         self.live = 0
 
     def __iter__(self) -> Iterator[Entry]:
@@ -113,14 +117,22 @@ class Entries:
             return
         entry.broken = broken
         entry.cause = cause
-        self._ended.append(entry)
-        if len(self._ended) > REMEMBERED:
-            self._forget(self._ended.popleft())
+        self._remember(entry)
 
     def forget(self, entry: Entry) -> None:
         """Know nothing more of an entry that has no hold."""
         assert entry.hold is None
         self._forget(entry)
+
+    def _remember(self, entry: Entry) -> None:
+        self._ended.append(entry)
+        self._ended_tokens += entry.tokens
+        while len(self._ended) > 1 and (
+            len(self._ended) > REMEMBERED or self._ended_tokens > REMEMBERED_TOKENS
+        ):
+            oldest = self._ended.popleft()
+            self._ended_tokens -= oldest.tokens
+            self._forget(oldest)
 
     def _forget(self, entry: Entry) -> None:
         if self._by_id.get(entry.entry_id) is entry and entry.hold is None:

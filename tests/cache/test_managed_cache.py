@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cache import entries
 from cache.accounts import PinsExhausted
 from cache.cursor import Cursor
 from cache.lease import EntrySpec, Lease, TenantLimits
@@ -152,6 +153,24 @@ def test_a_broken_lease_is_counted_and_remembered_along_the_path() -> None:
     assert view is not None
     assert (view.status, view.device) == ("held", 8)
     assert desk.gone(text(1, 2)) is None
+
+
+def test_the_paths_of_broken_entries_take_no_more_room_than_so_many_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A path stays in memory for as long as an entry of it is remembered."""
+    monkeypatch.setattr(entries, "REMEMBERED_TOKENS", 40)
+    desk = Desk(pages=3)
+    for number in range(6):
+        desk.lease(f"e{number}", text(number, 3), ttl=60)
+        desk.squeeze(3)
+    assert [number for number in range(6) if desk.cache.entry(f"e{number}") is not None] == [3, 4, 5]
+    monkeypatch.setattr(entries, "REMEMBERED_TOKENS", 1)
+    desk.lease("e5", text(5, 3), ttl=60)
+    desk.squeeze(3)
+    assert [number for number in range(6) if desk.cache.entry(f"e{number}") is not None] == [5], (
+        "the last, always"
+    )
 
 
 def test_a_part_of_a_broken_entry_may_still_be_there() -> None:
