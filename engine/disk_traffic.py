@@ -187,7 +187,10 @@ class DiskTraffic:
     def fetch(self, request_id: str, found: list[TierPage], first: int, *, asked_for: bool = False) -> bool:
         """Read the pages `found` on disk, which begin at page `first` of a prompt, into slots. True if that is worth waiting
         for, or somebody has asked for it: `take` names the request when it has waited enough."""
-        if not found or not (asked_for or self._costs.disk_pays(first, len(found))):
+        if not found:
+            return False
+        if not asked_for and not self._costs.disk_pays(first, len(found)):
+            self._costs.passed_over()
             return False
         now = self._clock()
         patience = LONGEST_READ if asked_for else self._costs.wait_for_disk(first, len(found))
@@ -258,7 +261,7 @@ class DiskTraffic:
             fetch = self._fetches[request_id]
             fetch.reads.discard(read)
             if not fetch.reads:
-                self._costs.learn_disk((self._clock() - fetch.began) / fetch.pages)
+                self._costs.learn_disk(self._clock() - fetch.began, fetch.pages, fetch.pages)
                 self._ready.append(request_id)
 
     @property
@@ -273,7 +276,7 @@ class DiskTraffic:
         now = self._clock()
         for request_id, fetch in self._fetches.items():
             if fetch.reads and fetch.due <= now:
-                self._costs.learn_disk((now - fetch.began) / max(fetch.pages - len(fetch.reads), 1))
+                self._costs.learn_disk(now - fetch.began, fetch.pages - len(fetch.reads), fetch.pages)
                 self._ready.append(request_id)
                 self._stop_waiting(request_id, fetch)
         ready, self._ready = self._ready, []

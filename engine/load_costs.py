@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable
 
 _LEARNS = 0.2  # the weight of what was measured last
+_FORGETS = 0.1
+"""A disk that was slow once is not asked again, and so nothing better is learned of it: each time it is passed over for that, it
+is thought of a little more as it was at the start."""
 PATIENCE = 3.0
 """A read from disk may take so many times what is expected of it before nobody waits any more."""
 SLACK = 0.05
@@ -32,6 +35,7 @@ class LoadCosts:
     ) -> None:
         self.host_page = host_page
         self.disk_page = disk_page
+        self._first_disk_page = disk_page
         self._page_size = page_size
         self._recompute = recompute
 
@@ -53,6 +57,14 @@ class LoadCosts:
         worth = WORTH_WAITING * computing if computing < math.inf else 0.0
         return min(max(usual, worth), computing, LONGEST_WAIT)
 
-    def learn_disk(self, seconds: float) -> None:
-        """Somebody waited so many seconds for each page that was read."""
-        self.disk_page += _LEARNS * (seconds - self.disk_page)
+    def learn_disk(self, seconds: float, read: int, asked: int) -> None:
+        """Somebody waited so many seconds for the pages that were `read` of those that were `asked` for. If there are none, all
+        that is known is that these take longer."""
+        page = seconds / (read or asked)
+        if read or page > self.disk_page:
+            self.disk_page += _LEARNS * (page - self.disk_page)
+
+    def passed_over(self) -> None:
+        """Pages on disk were not read, since computing them looked cheaper."""
+        if self.disk_page > self._first_disk_page:
+            self.disk_page += _FORGETS * (self._first_disk_page - self.disk_page)

@@ -55,5 +55,23 @@ def test_without_knowledge_a_disk_is_waited_for_as_usual() -> None:
 def test_what_reads_take_is_learned() -> None:
     some = costs(1.0)
     for _ in range(50):
-        some.learn_disk(0.1)
+        some.learn_disk(0.4, 4, 4)
     assert some.disk_page == pytest.approx(0.1, rel=0.01)
+
+
+def test_a_read_that_nobody_waited_for_long_enough_does_not_end_the_tier() -> None:
+    some = costs(0.0015)
+    assert some.disk_pays(0, 100)
+    some.learn_disk(0.9, 0, 100)
+    assert some.disk_page == 0.01, "pages of which nothing is known are no slower than the usual"
+    some.learn_disk(5.0, 1, 100)
+    assert not some.disk_pays(0, 100)
+    passed_over = 0
+    while not some.disk_pays(0, 100):
+        some.passed_over()
+        passed_over += 1
+    assert 3 < passed_over < 60
+    assert some.disk_page > 0.01
+    for _ in range(1000):
+        some.passed_over()
+    assert some.disk_page >= 0.01
