@@ -16,7 +16,10 @@ from .lease import Claim, EvictionCause, Lease, Wait
 from .node import Entry, Hold, Node
 from .radix import RadixTree
 
-Status = Literal["held", "lapsed", "broken", "flushed"]
+Status = Literal["held", "lapsed", "broken", "flushed", "demoted"]
+
+_WANTED: frozenset[EvictionCause] = frozenset({"flushed", "expired", "demoted"})
+"""What breaks no promise."""
 
 CROWD = 64
 """So many leases may end at one position. The weakest gives way to one more: what it promised, others still do."""
@@ -146,13 +149,13 @@ class Entries:
             for entry in list(hold.entries.values()):
                 end = inf if entry.lease.pin != "none" else hold.used + entry.lease.ttl
                 until = max(until, end)
-                broken = now < end and cause not in ("flushed", "expired")
+                broken = now < end and cause not in _WANTED
                 leases += broken
                 self.lose(entry, cause, broken=broken)
             if hold.pause is not None:
                 end = hold.used + hold.pause.ttl
                 until = max(until, end)
-                pauses += now < end and cause not in ("flushed", "expired")
+                pauses += now < end and cause not in _WANTED
         node.holds = None
         node.claim = None
         return Losses(leases, pauses, until)
@@ -187,8 +190,9 @@ def view_of(entry: Entry, tree: RadixTree, now: float) -> EntryView:
 
 
 def _status(cause: EvictionCause | None, expires_in: float | None, *, broken: bool) -> Status:
-    if cause == "flushed":
-        return "flushed"
+    match cause:
+        case "flushed" | "demoted":
+            return cause
     if broken:
         return "broken"
     return "lapsed" if cause is not None or (expires_in is not None and expires_in <= 0) else "held"

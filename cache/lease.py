@@ -17,9 +17,9 @@ TIERS: tuple[Tier, ...] = ("device", "host", "disk")
 Pin = Literal["none", "soft", "hard"]
 """`soft` pages go last of all that can go; `hard` ones never, but only up to the tenant's share for pins."""
 
-EvictionCause = Literal["pressure", "quota", "expired", "flushed", "replaced", "lost"]
+EvictionCause = Literal["pressure", "quota", "expired", "flushed", "replaced", "lost", "demoted"]
 """Why cached pages went: room for others; their tenant's quota; their time was over; somebody flushed them; a longer page
-took their place; a lower tier could not give back what it was given."""
+took their place; a lower tier could not give back what it was given; somebody asked for them to be in a lower tier only."""
 
 DEFAULT_PRIORITY = 50
 HIGHEST_PRIORITY = 100

@@ -65,7 +65,7 @@ class Leasing:
         done = 0
         while node is not node.root and self._is_only_for(node, entry) and kept(node):
             parent = node.parent
-            self._pages.remove(node, "expired", now)
+            self._pages.remove(node, "demoted", now)
             node = parent
             done += 1
         self._pages.offer_if_leaf(node)

@@ -175,6 +175,12 @@ class Entry:
         """All that it promises can be found."""
         return self.hold is not None and self.node.root.dead is None
 
+    def is_held(self, now: float) -> bool:
+        """The same, and its time is not over."""
+        if self.hold is None or self.node.root.dead is not None:
+            return False
+        return self.lease.pin != "none" or self.hold.used + self.lease.ttl > now
+
 
 def below(top: Node) -> Iterator[Node]:
     """All nodes under this one, parents before children."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 
-from .accounts import Account, Accounts, Limits
+from .accounts import Accounts, Limits
 from .audit import Survey, check, survey
 from .blocks import PagePool
 from .cached_pages import CachedPages
@@ -278,10 +278,6 @@ class PrefixCache:
         now = self.now()
         wanted = [entry for entry in self.entries if tenant in (None, entry.account.tenant)]
         return [view_of(entry, self._pages.tree, now) for entry in wanted]
-
-    def live_entries(self, account: Account) -> int:
-        """How many entries of a tenant have all their pages. Linear in its roots."""
-        return sum(root.entries for root in self._pages.tree.roots_of(account))
 
     def path_of(self, entry_id: str) -> list[Node]:
         """The pages of an entry from its root on, in the tree or gone; none if nothing is known of it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator
 
 from cache.accounts import Account, Limits, PinsExhausted
@@ -36,6 +36,8 @@ from .request import (
     TenantCache,
 )
 from .scheduler import Scheduler
+
+ENTRIES_AT_A_TIME = 1024
 
 SLICE = 0.002
 """Seconds that questions may take between two steps, beside those that are answered at once."""
@@ -80,7 +82,7 @@ class CacheDesk:
             case AskEntry():
                 answer = self._entry(question)
             case AskCache():
-                answer = self._report(question)
+                self._jobs.append(self._report(question))
             case SetLimits():
                 answer = self._set_limits(question)
         return answer
@@ -165,11 +167,21 @@ class CacheDesk:
         entry = None if view is None else self._state(view)
         return EntryReport(query_id=question.query_id, entry=entry, kind=kind, error=error)
 
-    def _report(self, question: AskCache) -> CacheReport:
+    def _report(self, question: AskCache) -> Job:
         wanted = question.tenant
+        held: Counter[str] = Counter()
+        now = self._cache.now()
+        for looked, entry in enumerate(list(self._cache.entries), 1):
+            held[entry.account.tenant] += entry.is_held(now)
+            if not looked % ENTRIES_AT_A_TIME:
+                yield
         accounts = [account for account in self._cache.accounts if wanted in (None, account.tenant)]
         below = self._moves.tenants()
-        tenants = [self._tenant(account) for account in accounts if account.pages or account.tenant in below]
+        tenants = [
+            self._tenant(account, held[account.tenant])
+            for account in accounts
+            if account.pages or account.tenant in below
+        ]
         strangers = below - {account.tenant for account in accounts}
         tenants += [self._stranger(tenant) for tenant in sorted(strangers) if wanted in (None, tenant)]
         return CacheReport(query_id=question.query_id, tenants=tuple(tenants))
@@ -183,14 +195,14 @@ class CacheDesk:
         self._scheduler.look_again()
         return LimitsReport(question.query_id)
 
-    def _tenant(self, account: Account) -> TenantCache:
+    def _tenant(self, account: Account, held: int) -> TenantCache:
         return TenantCache(
             tenant=account.tenant,
             bytes={
                 "device": account.pages * self._cache.page_bytes,
                 **self._moves.bytes_of(account.tenant),
             },
-            entries=self._cache.live_entries(account),
+            entries=held,
             pinned_pages=account.pinned,
             evictions=dict(account.evictions),
             broken_leases=account.broken_leases,
@@ -208,6 +220,9 @@ class CacheDesk:
 
     def _state(self, view: EntryView) -> EntryState:
         host, disk = self._moves.tokens_of(view)
+        status, cause = view.status, view.cause
+        if status == "demoted" and view.tokens - view.device - host - disk >= self._cache.page_size:
+            status, cause = "broken", "lost"
         return EntryState(
             entry_id=view.entry_id,
             tenant=view.tenant,
@@ -216,11 +231,11 @@ class CacheDesk:
             host=host,
             disk=disk,
             lease=view.lease,
-            status=view.status,
+            status=status,
             expires_in=view.expires_in,
             hits=view.hits,
             idle=view.idle,
-            cause=view.cause,
+            cause=cause,
         )
 
 

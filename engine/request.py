@@ -454,8 +454,9 @@ class LookUpReport(msgspec.Struct, frozen=True, kw_only=True, tag="look_up_repor
     evicted: Evicted | None = None
 
 
-EntryStatus = Literal["held", "lapsed", "broken", "flushed"]
-"""An entry's promise holds; its time is over, its pages may still be there; it lost pages before; it was flushed."""
+EntryStatus = Literal["held", "lapsed", "broken", "flushed", "demoted"]
+"""An entry's promise holds; its time is over, its pages may still be there; it lost pages before; it was flushed; it is in a
+lower tier, as it was asked to be."""
 
 
 class EntryState(msgspec.Struct, frozen=True, kw_only=True):
@@ -486,7 +487,7 @@ class EntryReport(msgspec.Struct, frozen=True, kw_only=True, tag="entry_report")
 
 
 class TenantCache(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant's part of the cache: bytes by tier, `entries` that stand on the device, pages pinned hard, pages that went by
+    """A tenant's part of the cache: bytes by tier, `entries` on the device whose time is not over, pages pinned hard, pages that went by
     cause, leases broken."""
 
     tenant: str

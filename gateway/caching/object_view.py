@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from cache.lease import EvictionCause
+from cache.lease import EvictionCause, Tier
 from engine.request import EntryState
 
 from .lifetimes import spell_ttl
@@ -64,6 +64,7 @@ def wire(
         "tokens": found.tokens,
         "status": status,
         "cause": _cause(known, status),
+        "tier": None if known is None else tier_of(known),
         "tiers": None if status == "unknown" else _tiers(known),
         "hits": None if status == "unknown" else 0 if known is None else known.hits,
         "saved_ms": round(saved * 1000, 3),
@@ -72,6 +73,11 @@ def wire(
 
 def _cause(entry: EntryState | None, status: Status) -> EvictionCause | None:
     return entry.cause if entry is not None and status == "broken" else None
+
+
+def tier_of(entry: EntryState) -> Tier | None:
+    """Where it is: the lowest tier that some of it has to come from. None if nothing is cached."""
+    return "disk" if entry.disk else "host" if entry.host else "device" if entry.device else None
 
 
 def _tiers(entry: EntryState | None) -> dict[str, int]:

@@ -73,6 +73,7 @@ def _evicted(detail: Mapping[str, object]) -> str:
         "pressure": "evicted for want of room",
         "quota": "evicted because its tenant was above its quota",
         "lost": "lost by a lower tier",
+        "demoted": "moved to a lower tier, which no longer has it,",
     }
     broken = ", though it was leased" if detail.get("broken") else ""
     return f"It was cached, and was {why[str(detail['cause'])]} {{age:g}} s before{broken}."

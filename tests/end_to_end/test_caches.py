@@ -286,7 +286,8 @@ async def test_tiers_are_moved_between(serve: Serve) -> None:
     down = server.post(f"/v1/caches/{made['id']}/demote", {}).json()
     full = tokens // 16 * 16  # of a page that is not full nothing goes down
     assert down["tiers"] == {"device": 0, "host": full, "disk": 0}
-    assert down["status"] == "active"
+    assert (down["status"], down["tier"], down["cause"]) == ("active", "host", None)
+    assert shown(server, made)["tier"] == "host"
     ask = chat("?", system=text)
     assert looked_up(server, ask)["hit_tokens_by_tier"] == {"device": 0, "host": full, "disk": 0}
     up = server.post(f"/v1/caches/{made['id']}/promote", {}).json()

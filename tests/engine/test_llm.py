@@ -1,5 +1,6 @@
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -159,6 +160,15 @@ def test_a_report_is_no_longer_for_more_entries(llm: LLM) -> None:
         assert [tenant.entries for tenant in report.tenants] == [count]
         lengths.append(len(msgspec.msgpack.encode(report)))
     assert lengths[1] - lengths[0] < 16
+
+
+def test_a_report_counts_entries_whose_promise_holds(llm: LLM) -> None:
+    for name, lease in (("lapsed", {"ttl": 0.001}), ("held", {"ttl": 60.0}), ("pinned", {"pin": "soft"})):
+        llm.generate([PROMPT], NOTHING, tenant="a", cache=entry_of(name, **lease))
+    llm.generate([PROMPT[::-1]], NOTHING, tenant="a", cache=entry_of("flushed", ttl=60.0))
+    llm.flush(FlushScope(entry_id="flushed"))
+    time.sleep(0.005)
+    assert [tenant.entries for tenant in llm.cache_report("a").tenants] == [2]
 
 
 def test_an_entry_is_made_changed_and_dropped(llm: LLM) -> None:

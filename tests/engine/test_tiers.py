@@ -381,6 +381,8 @@ def test_an_entry_goes_down_and_up_as_it_is_asked(disk: dict[str, Any]) -> None:
         one.engine._scheduler.cache.evict(1)
         report, tiers = entry_of(one, to="host")
         assert (report.error, tiers) == (None, (0, PREFIX, 0))
+        assert report.entry is not None
+        assert report.entry.status == "demoted", "nothing of it is lost, and no promise is broken"
         one.settle()
         report, tiers = entry_of(one, to="device")
         assert (report.error, tiers) == (None, (PREFIX, 0, 0))
@@ -390,11 +392,29 @@ def test_an_entry_goes_down_and_up_as_it_is_asked(disk: dict[str, Any]) -> None:
         one.engine._scheduler.cache.evict(1)
         assert entry_of(one, to="disk")[0].error is None
         one.settle()
-        assert entry_of(one)[1] == (0, 0, PREFIX)
+        report, tiers = entry_of(one)
+        assert tiers == (0, 0, PREFIX)
+        assert report.entry is not None
+        assert (report.entry.status, report.entry.cause) == ("demoted", "demoted")
         assert entry_of(one, to="device")[0].error is None
         one.settle()
         assert entry_of(one)[1] == (PREFIX, 0, 0)
         assert one.say(1, 6)["device"] == PREFIX
+
+
+def test_an_entry_that_a_lower_tier_has_lost_says_so(disk: dict[str, Any]) -> None:
+    policy = CachePolicy(entries=(EntrySpec(entry_id="e", tokens=PREFIX, lease=Lease(ttl=60.0)),))
+    with served(**disk) as one:
+        one.say(1, cache=policy)
+        one.ask(lambda number: FlushCache(number, FlushScope(idle_for=0.0, tiers=())))
+        one.engine._scheduler.cache.evict(1)
+        entry_of(one, to="host")
+        one.settle()
+        one.ask(lambda number: FlushCache(number, FlushScope(idle_for=0.0, tiers=("host", "disk"))))
+        report, tiers = entry_of(one)
+        assert tiers == (0, 0, 0)
+        assert report.entry is not None
+        assert (report.entry.status, report.entry.cause) == ("broken", "lost")
 
 
 def test_who_asks_again_for_what_is_on_its_way_takes_no_second_hold_of_it(disk: dict[str, Any]) -> None:

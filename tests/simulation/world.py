@@ -320,7 +320,7 @@ class Simulation:
         assert isinstance(found, LookUpReport)
         longest = self.cache.peek(self.parts.root_key(namespace, b""), prompt)
         assert found.device == longest or (found.host and found.device < longest)
-        self.desk.answer(AskCache(0, self.random.choice((None, *TENANTS))))
+        self._told(AskCache(0, self.random.choice((None, *TENANTS))))
         self.desk.answer(AskEntry(0, self._any_entry()))
         assert self.oracle.fingerprint() == before, "a question has changed something"
 

@@ -77,6 +77,7 @@ async def test_a_cache_is_a_prompt_in_the_cache(gateway: Gateway) -> None:
         "tokens": len(request.prompt),
         "status": "active",
         "cause": None,
+        "tier": "device",
         "tiers": {"device": len(request.prompt), "host": 0, "disk": 0},
         "hits": 0,
         "saved_ms": 0.0,
@@ -306,6 +307,8 @@ async def test_moves(gateway: Gateway) -> None:
     tokens = made["tokens"]
     status, moved = await gateway.post(f"{path}/demote", {})
     assert (status, moved["tiers"]) == (200, {"device": 0, "host": tokens, "disk": 0})
+    assert (made["tier"], moved["tier"]) == ("device", "host")
+    assert (await gateway.get(path))[1]["tier"] == "host"
     assert (await gateway.post(f"{path}/promote", {}))[1]["tiers"]["device"] == tokens
     assert await refused(gateway, "POST", f"{path}/demote", {"to": "disk"}) == (400, "to", "invalid_value")
     assert await refused(gateway, "POST", f"{path}/demote", {"to": "device"}) == (400, "to", "invalid_value")
