@@ -187,7 +187,9 @@ class Evictor:
         self._offered = 0
         self._placed = 0  # since the last time that all was compacted
         self._learned = 0
+        self._due: dict[int, float] = {}
         self._usual: list[float] = []  # rates of kinds that have none of their own
+        self._usually_due = inf
         self._rate()
         self._all = _Order(self._worth)
         self._payers: dict[str, _Order] = {}
@@ -301,8 +303,17 @@ class Evictor:
                 self._ghosts.add(node.chain, Ghost(_fate(node), node.streak, node.used, step))
             return
         parent.shared |= node.shared
-        parent.wait = _wait(node)
+        parent.wait = self._left_of(node)
         parent.streak = max(parent.streak, node.streak)
+
+    def _left_of(self, node: Node) -> Wait | None:
+        """What remains of the wait that ends at a page which goes: its promise is broken with that, but what is left of the
+        conversation is kept like a promise for as long as its tools are due."""
+        wait = _wait(node)
+        if wait is None or wait is node.wait:
+            return wait
+        due = self._due.get(wait.kind, self._usually_due)
+        return Wait(wait.kind, min(wait.until, node.used + due), wait.priority)
 
     # ---- where a leaf stands -----------------------------------------------------------------------------------------
 
@@ -374,13 +385,15 @@ class Evictor:
     def _rate(self) -> None:
         """What was learned counts from now on."""
         self._usual = self._waiting.rates()
+        self._usually_due = self._waiting.due()
         for fate in self._fresh:
             times = self._times.get(fate) or self._kinds.get(fate)
             if times is not None:
                 self._rates[fate] = times.rates()
+                self._due[fate] = times.due()
         self._fresh.clear()
         for fate in [fate for fate in self._rates if fate >= 0 and fate not in self._kinds]:
-            del self._rates[fate]
+            del self._rates[fate], self._due[fate]
 
     def _compact(self) -> None:
         """Forget what is stale. Linear, and rare enough to be O(1) for each leaf placed."""
@@ -421,7 +434,7 @@ class Evictor:
 
 def _promise(node: Node, now: float) -> tuple[Rank, int, float]:
     """The rank of what was promised of a page, the priority in it, and until when. That of a conversation which waits for its
-    tools is of all its pages, and outlives its last ones."""
+    tools is of all its pages, and what is left of it outlives the last ones."""
     rank, priority, until = Rank.PROBATION, 0, inf
     claim = node.claim
     if claim is not None:

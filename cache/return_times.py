@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from math import inf
+from operator import mul
 from typing import NamedTuple
 
 STEPS = tuple(0.5 * 2.0**i for i in range(13))
 """Where each step of age ends, in seconds; one more has no end."""
 
 _LENGTHS = [STEPS[0], *(b - a for a, b in pairwise(STEPS)), STEPS[-1]]
+
+_NEARLY_ALL = 0.9
 
 
 def step_of(used: float, now: float) -> int:
@@ -72,6 +76,12 @@ class ReturnTimes:
     def rates(self) -> list[float]:
         """For each step: the uses per second of keeping what has just reached it, until the best time to give up."""
         return rates(self.chances())
+
+    def due(self) -> float:
+        """The age, in seconds, by which nine in ten have come back of those that do."""
+        left = [1.0, *accumulate((1 - chance for chance in self.chances()), mul)]
+        late = left[-1] + (1 - left[-1]) * (1 - _NEARLY_ALL)
+        return next((end for end, share in zip(STEPS, left[1:], strict=False) if share <= late), inf)
 
 
 class _Stretch(NamedTuple):

@@ -228,6 +228,27 @@ def test_a_wait_for_tools_is_that_of_all_pages_of_the_conversation(grove: Grove)
     assert grove.order() == [above, later], "it goes on: the wait is over"
 
 
+def test_what_is_left_of_a_conversation_whose_tools_are_overdue_is_like_any_that_was_used_again(
+    grove: Grove,
+) -> None:
+    for kind, seconds in [(7, 0.3), (9, 100.0)]:
+        for _ in range(200):
+            teach(grove, seconds, 1, claim=waiting(grove.clock(), kind))
+    ranks = []
+    for kind in (7, 9):
+        now = grove.clock()
+        above = grove.node(used=now, hits=2)
+        tip = grove.leaf(above=above, claim=waiting(now, kind))
+        grove.clock.now += 20
+        assert grove.evictor.next(below=Rank.LEASED) is None, "what was promised is kept as it was"
+        assert grove.evictor.next() is tip
+        grove.tree.remove(tip)
+        grove.evictor.offer(above)
+        ranks.append(grove.evictor.next(below=Rank.LEASED) is above)
+        grove.evictor.withdraw(above)
+    assert ranks == [True, False]
+
+
 def test_kinds_are_bounded_and_the_rest_is_like_all_of_them(grove: Grove) -> None:
     for kind in range(KINDS * 2):
         teach(grove, 0.2, 3, claim=waiting(grove.clock(), kind))

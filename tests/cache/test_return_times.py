@@ -79,6 +79,34 @@ def test_what_little_is_known_of_is_taken_to_be_like_the_rest() -> None:
     assert known.chances()[4] > 0.9
 
 
+def test_nearly_all_have_come_back_when_they_are_due() -> None:
+    times = ReturnTimes()
+    for step, number in [(0, 500), (3, 460), (9, 40)]:
+        for _ in range(number):
+            for earlier in range(step):
+                times.passed(earlier)
+            times.used(step)
+    assert times.due() == STEPS[3]
+
+
+@given(Steps, Steps)
+def test_what_is_learned_of_early_returns_makes_none_due_later(used: list[int], passed: list[int]) -> None:
+    times = ReturnTimes()
+    for step in used:
+        times.used(step)
+    for step in passed:
+        times.passed(step)
+    before = times.due()
+    for _ in range(50):
+        times.used(0)
+    assert times.due() <= max(before, STEPS[0])
+
+
+def test_before_anything_is_learned_a_pause_is_as_long_as_it_says() -> None:
+    """The usual lease of one is two minutes."""
+    assert ReturnTimes().due() > 120
+
+
 def test_what_was_learned_long_ago_fades() -> None:
     times = ReturnTimes()
     for _ in range(3000):
