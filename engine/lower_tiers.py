@@ -11,9 +11,11 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec import structs
+
 from cache.entries import claim_of
 from cache.lease import EvictionCause
-from cache.node import Node
+from cache.node import SHARED, Node
 from cache.tiers.disk import DiskTier
 from cache.tiers.host import HostTier, TierTotals
 from cache.tiers.index import TierIndex, TierPage
@@ -67,6 +69,8 @@ class LowerTiers:
         """
         if meta.lowest == "device":
             return False
+        if self.disk is not None and (below := self.disk.index.get(meta.root, meta.chain)) is not None:
+            below.meta = meta  # its file keeps what it was written with
         known = self.host.index.get(meta.root, meta.chain)
         if known is not None:
             known.meta = meta  # who has used it may have changed since
@@ -264,12 +268,22 @@ class LowerTiers:
         return tokens // self._page_size * self.costs.host_page
 
     def remember(self, node: Node | None) -> None:
-        """The path to a page is on the device again, and was used before as often as the tiers below know."""
+        """The path to a page is on the device again, and was used before as often as the tiers below know, and by whom."""
         while node is not None and node is not node.root:
             known = self.host.index.get(node.root.root_key, node.chain)
             if known is not None:
                 node.hits = max(node.hits, known.hits)
+                if known.meta.group != node.group:
+                    node.group = SHARED
+                    self._share(node)
             node = node.parent
+
+    def _share(self, node: Node) -> None:
+        """More than one group has used a page."""
+        for index in (self.host.index, None if self.disk is None else self.disk.index):
+            page = None if index is None else index.get(node.root.root_key, node.chain)
+            if page is not None:
+                page.meta = structs.replace(page.meta, group=SHARED)
 
     # ---- what is in them ---------------------------------------------------------------------------------------------
 

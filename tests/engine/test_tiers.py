@@ -347,6 +347,67 @@ def test_a_flush_takes_its_time_and_holds_all_the_same(
         assert sum(one.say(1, 7).values()) == 0
 
 
+def anyone_finds(one: Served) -> dict[str, int]:
+    report = one.ask(lambda number: LookUp(number, prompt_of(1, 9)))
+    assert isinstance(report, LookUpReport)
+    return {"device": report.device, "host": report.host, "disk": report.disk}
+
+
+@pytest.mark.parametrize("tier", ["device", "host", "disk"])
+def test_what_another_key_has_used_stays_whichever_tier_it_came_from_and_is_in(
+    disk: dict[str, Any], tier: Tier
+) -> None:
+    """Pages written under one key, then found under another: no flush by a key takes them, from any tier."""
+    a, b = CachePolicy(group=b"a"), CachePolicy(group=b"b")
+    for key in (b"a", b"b"):
+        with served(**disk) as one:
+            for last in range(4):
+                one.say(1, last, cache=a)
+            one.crowd_out()
+            if tier == "disk":
+                one.engine._moves._tiers.host.flush_roots(FlushScope())
+            assert one.say(1, 5, cache=b)["disk" if tier == "disk" else "host"] == PREFIX
+            one.settle()
+            if tier != "device":
+                one.crowd_out()
+            if tier == "disk":
+                one.engine._moves._tiers.host.flush_roots(FlushScope())
+            one.ask(lambda number, key=key: FlushCache(number, FlushScope(group=key)))  # type: ignore[misc]
+            assert anyone_finds(one)[tier] == PREFIX, (key, tier)
+            one.ask(lambda number: FlushCache(number, FlushScope()))
+
+
+def test_a_tag_is_that_of_all_who_hold_a_page_in_a_lower_tier_too(disk: dict[str, Any]) -> None:
+    def tagged(name: str, tag: str) -> CachePolicy:
+        return CachePolicy(entries=(EntrySpec(entry_id=name, tokens=PREFIX, lease=Lease(ttl=60.0, tag=tag)),))
+
+    with served(**disk) as one:
+        one.say(1, 0, cache=tagged("e", "t"))
+        one.say(1, 1, cache=tagged("e", "t"))
+        one.settle()
+        one.say(1, 2, cache=tagged("f", "u"))
+        one.crowd_out()
+        one.engine._moves._tiers.host.flush_roots(FlushScope())
+        for tag in ("t", "u"):
+            one.ask(lambda number, tag=tag: FlushCache(number, FlushScope(tag=tag)))  # type: ignore[misc]
+            assert anyone_finds(one)["disk"] == PREFIX, tag
+
+
+def test_after_a_restart_pages_go_by_what_they_were_written_with(disk: dict[str, Any]) -> None:
+    """Who has used them since is not in their files: more may go than has to, and what goes is computed anew."""
+    a, b = CachePolicy(group=b"a"), CachePolicy(group=b"b")
+    with served(**disk) as one:
+        for last in range(4):
+            one.say(1, last, cache=a)
+        one.settle()
+        one.say(1, 5, cache=b)
+    with served(**disk) as one:
+        one.ask(lambda number: FlushCache(number, FlushScope(group=b"b")))
+        assert anyone_finds(one)["disk"] == PREFIX
+        one.ask(lambda number: FlushCache(number, FlushScope(group=b"a")))
+        assert sum(anyone_finds(one).values()) == 0
+
+
 def test_a_look_tells_the_tiers_apart(disk: dict[str, Any]) -> None:
     def look(one: Served) -> tuple[int, int, int]:
         report = one.ask(lambda number: LookUp(number, prompt_of(1, 7)))
