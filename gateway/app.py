@@ -58,6 +58,7 @@ from .openai.tokenize import Tokenization
 from .prompts import Prompts
 from .replies import Replies
 from .reply_format import reply_format
+from .responses.background import Background
 from .responses.conversations import Conversations
 from .responses.create import CreateResponse, ResponseTurns
 from .responses.diagnostics import Comparisons
@@ -150,6 +151,7 @@ def create_app(
     turns = Turns(model, prompts, shapes, replies, Spoken(limits.splice_bytes), openings, desk, threads)
     dry_runs = DryRuns(model, prompts, chats, turns, engine, namespaces, openings, limits)
     flush = Flush(caches, namespaces, engine, desk, keyring, model, limits)
+    background = Background(ResponseRecords(sessions), sessions, lifecycle, stores.bulletin)
     browsers = BrowserPolicy(http.cors_origins, http.host, guarded=keyring.open)
 
     app = web.Application(client_max_size=limits.max_body)
@@ -169,7 +171,8 @@ def create_app(
                 turns,
                 sessions,
                 answerer,
-                Comparisons(diagnoser, threads),
+                comparisons=Comparisons(diagnoser, threads),
+                background=background,
             ),
             *Explain(diagnoser, dry_runs, tokenizer, threads, limits).routes(),
             *cache_routes(
@@ -184,13 +187,22 @@ def create_app(
         ],
     )
     observer = Observer(routes, browsers, metrics)
-    doorkeeper = Doorkeeper(keyring, routes, lifecycle, limits.request_timeout)
-    app.middlewares.extend([observer.observe, doorkeeper.admit])
+    app.middlewares.extend(
+        [observer.observe, Doorkeeper(keyring, routes, lifecycle, limits.request_timeout).admit]
+    )
     app.on_response_prepare.append(observer.add_headers)
     watched = [part.context for part in (keys, ledger) if part is not None]
     kept = _keeping(stores, objects, engine)
     app.cleanup_ctx.extend(
-        [*watched, *kept, *contexts, _closing(threads), _watching(caches, latecomers), rewarming.context]
+        [
+            *watched,
+            *kept,
+            *contexts,
+            _closing(threads),
+            _watching(caches, latecomers),
+            rewarming.context,
+            background.context,
+        ]
     )
     app[DESK] = desk
     app[LIFECYCLE] = lifecycle
@@ -239,11 +251,13 @@ def _responses(
     turns: Turns,
     sessions: Sessions,
     answerer: Answerer,
+    *,
     comparisons: Comparisons,
+    background: Background,
 ) -> Iterator[Route]:
     records = ResponseRecords(sessions)
-    creating = CreateResponse(reader, turns, records, answerer, comparisons)
-    yield from response_routes(creating, KeptResponses(records, creating))
+    creating = CreateResponse(reader, turns, records, answerer, comparisons, background)
+    yield from response_routes(creating, KeptResponses(records, creating, background))
     yield from conversation_routes(Conversations(records, reader.limits))
 
 

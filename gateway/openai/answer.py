@@ -69,6 +69,9 @@ class Writer(Protocol):
     def whole(self, generations: Sequence[Generation], answers: Sequence[Sequence[Answer]]) -> bytes: ...
 
 
+Send = Callable[[bytes], Awaitable[None]]
+"""Takes whole events."""
+
 Ending = Callable[[Sequence[Generation], Sequence[Sequence[Answer]]], Awaitable[None]]
 """Called once, with the answers of each generation, when all of them are there and before a client is told of the end: what
 keeps answers for later."""
@@ -99,6 +102,29 @@ class Answerer:
         if stream:
             return await self._streamed(request, place, jobs, way)
         return await self._whole(request[CALLER], place, jobs, way)
+
+    async def write(
+        self,
+        caller: Caller,
+        place: Place,
+        job: Job,
+        writer: Writer,
+        send: Send,
+        *,
+        judge: Judge | None,
+        started: Callable[[], Awaitable[None]],
+        ending: Ending,
+    ) -> None:
+        """The events of an answer without a client. `started` is called before the first of them. Raises what fails."""
+        async with self.desk.submit(caller, place, [job]) as generations:
+            (generation,) = generations
+            await generation.accepted()
+            early = await generation.read()
+            await started()
+            reading = _Reading(generation, early, judge, whole=True)
+            await self._pump(send, writer, 0, reading)
+            await ending(generations, [reading.answers()])
+            await send(writer.tail(generations))
 
     async def _whole(
         self, caller: Caller, place: Place, jobs: Sequence[Job], way: _Way
@@ -140,7 +166,7 @@ class Answerer:
                 ]
                 await together(
                     [
-                        self._pump(events, writer, job.n * i, reading)
+                        self._pump(events.send, writer, job.n * i, reading)
                         for i, (job, reading) in enumerate(zip(jobs, readings, strict=True))
                     ]
                 )
@@ -149,19 +175,19 @@ class Answerer:
                 await events.send(writer.tail(generations))
             return events.response
 
-    async def _pump(self, events: EventStream, writer: Writer, first: int, reading: _Reading) -> None:
+    async def _pump(self, send: Send, writer: Writer, first: int, reading: _Reading) -> None:
         generation = reading.generation
         head = writer.head(generation)
         if head:
-            await events.send(head)
+            await send(head)
         opening = await reading.next()
         frames = await self._written(_scored(generation), lambda: writer.pieces(first, generation, opening))
         if frames:
-            await events.send(frames)
+            await send(frames)
         while pieces := await reading.next():
             frames = writer.pieces(first, generation, pieces)
             if frames:
-                await events.send(frames)
+                await send(frames)
 
     async def _written(self, tokens: int, write: Callable[[], bytes]) -> bytes:
         return write() if tokens <= INLINE_TOKENS else await self.threads.run(write)

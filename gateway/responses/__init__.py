@@ -8,6 +8,7 @@ wire      a response as clients see it, whole and streamed
 records   what is kept of responses and conversations, and how a next turn finds it
 diagnostics  why a response did not find what another had left in the cache
 kept      get, delete, input items, input tokens
+background  responses that are made while nobody waits; event_log: their events, for who comes back
 conversations  what clients do with conversations
 routes    the table of addresses
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import orjson
 from aiohttp import web
 from msgspec import structs
 
@@ -23,12 +24,15 @@ from ..openai.template_kwargs import read_template_kwargs
 from ..pieces import Answer, TextOptions
 from ..sessions.ids import new_id
 from ..sessions.sessions import DEGRADED_HEADERS
+from ..sse import EventStream
 from ..structured.shapes import AnswerShape, Shapes
 from ..tenants import Tenants
 from ..tools.dialects import CHAT, RESPONSES
 from ..tools.offer import Offers
 from ..turns import Prepared, Turn, Turns, Wanted
+from .background import Background, Run
 from .diagnostics import Comparisons
+from .event_log import EventLog
 from .items import Item, check_ids, conversation_of, read_items
 from .output import Output
 from .records import History, ResponseRecord, ResponseRecords
@@ -134,12 +138,15 @@ class CreateResponse:
     records: ResponseRecords
     answerer: Answerer
     comparisons: Comparisons
+    background: Background
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         caller = request[CALLER]
         body = parse(ResponseRequest, await read_json(request, self.reader.limits), NOT_SERVED)
         desk = self.answerer.desk
         desk.info()
+        if body.background:
+            return await self._in_background(request, caller, body)
         with desk.place(caller, 1) as place:
             async with caller.in_time():
                 asked = await self.read(caller.tenant.id, body)
@@ -158,6 +165,56 @@ class CreateResponse:
             if not response.prepared:
                 response.headers.update(headers)
             return response
+
+    async def _in_background(
+        self, request: web.Request, caller: Caller, body: ResponseRequest
+    ) -> web.StreamResponse:
+        """Answered as soon as it is queued; what cannot be had is refused before that."""
+        with self.background.open() as holding:
+            place = holding.enter_context(self.answerer.desk.place(caller, 1))
+            async with caller.in_time():
+                asked = await self.read(caller.tenant.id, body)
+                asked, ready = await self.prepare(caller, asked)
+            writer = self.writer(caller, asked, ready, tells=tells_cache(request, ready.ask))
+            record = ResponseRecord(response=writer.wire, items=asked.items)
+            run = Run(caller.tenant.id, record, writer, caller.request_id)
+
+            async def work(run: Run) -> None:
+                async def send(frames: bytes) -> None:
+                    run.log.add(frames)
+
+                async def started() -> None:
+                    writer.wire["status"] = "in_progress"
+                    await self.background.note(run)
+
+                await self.answerer.write(
+                    caller,
+                    place,
+                    ready.job,
+                    writer,
+                    send,
+                    judge=ready.judge,
+                    started=started,
+                    ending=self.ending(caller, asked, ready, writer, {}, run=run),
+                )
+
+            queued = await self.background.begin(run, work, holding.pop_all())
+        if body.stream:
+            return await self.follow(request, run.log, -1)
+        return web.Response(body=orjson.dumps(queued), content_type="application/json")
+
+    async def follow(self, request: web.Request, log: EventLog, after: int) -> web.StreamResponse:
+        """The events of a response in the background, from the one behind `after` on. Who leaves ends nothing."""
+        log.check(after)
+        async with EventStream(
+            request,
+            silence=self.answerer.http.keepalive_comment,
+            patience=self.answerer.limits.write_timeout,
+        ) as events:
+            await events.open()
+            async for frames in log.read(after):
+                await events.send(frames)
+            return events.response
 
     async def read(self, tenant: str, body: ResponseRequest) -> Asked:
         """Raises InvalidRequest or ApiError for what the request cannot have."""
@@ -201,9 +258,16 @@ class CreateResponse:
         return ResponseWriter(wire, output, told=ready.ask if tells else None, prewarmed=ready.ask.prewarm)
 
     def ending(
-        self, caller: Caller, asked: Asked, ready: Prepared, writer: ResponseWriter, headers: dict[str, str]
+        self,
+        caller: Caller,
+        asked: Asked,
+        ready: Prepared,
+        writer: ResponseWriter,
+        headers: dict[str, str],
+        *,
+        run: Run | None = None,
     ) -> Ending:
-        """Completes the response and keeps it, if it is to be kept."""
+        """Completes the response and keeps it, if it is to be kept. With a `run` the record is there already."""
 
         async def end(generations: Sequence[Generation], answers: Sequence[Sequence[Answer]]) -> None:
             generation, answer = generations[0], answers[0][0]
@@ -215,7 +279,10 @@ class CreateResponse:
                 )
             known = self.turns.known(ready.composed, generation, answer)
             kept = await self.keep(
-                caller.tenant.id, asked, ResponseRecord(response=response, items=asked.items, known=known)
+                caller.tenant.id,
+                asked,
+                ResponseRecord(response=response, items=asked.items, known=known),
+                expected=None if run is None else run.version,
             )
             if not kept:
                 response["store"] = False
@@ -223,8 +290,11 @@ class CreateResponse:
 
         return end
 
-    async def keep(self, tenant: str, asked: Asked, record: ResponseRecord) -> bool:
-        """Whether it was kept, or was not to be. Raises ApiError 409 if the conversation was changed meanwhile."""
+    async def keep(
+        self, tenant: str, asked: Asked, record: ResponseRecord, *, expected: str | None = None
+    ) -> bool:
+        """Whether it was kept, or was not to be. Raises ApiError 409 if the conversation was changed meanwhile, Conflict if
+        the response's record is not of the version `expected`."""
         kept = True
         conversation = asked.history.conversation
         if conversation is not None:
@@ -238,7 +308,7 @@ class CreateResponse:
                 await self.records.keep_conversation(tenant, changed, expected=asked.history.version)
             ).kept
         if asked.request.store and not asked.request.prewarms:
-            kept = (await self.records.keep(tenant, record)).kept and kept
+            kept = (await self.records.keep(tenant, record, expected=expected)).kept and kept
         return kept
 
 

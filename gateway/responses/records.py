@@ -28,11 +28,13 @@ ATTEMPTS = 5
 
 
 class ResponseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`response` is as clients see it, `items` is all that was said before its output. `known` are its token ids."""
+    """`response` is as clients see it, `items` is all that was said before its output. `known` are its token ids.
+    `owner` is the server that makes it in the background."""
 
     response: dict[str, Any]
     items: list[Item]
     known: KnownIds | None = None
+    owner: str = ""
 
     def said(self) -> list[Item]:
         return [*self.items, *self.response["output"]]
@@ -76,9 +78,10 @@ class ResponseRecords:
             raise _not_found(f"Response with id '{response_id[:100]}' not found.", param)
         return msgspec.msgpack.decode(found.value, type=ResponseRecord)
 
-    async def keep(self, tenant: str, record: ResponseRecord) -> Saved:
+    async def keep(self, tenant: str, record: ResponseRecord, *, expected: str | None = None) -> Saved:
+        """Raises Conflict if it is not of the version `expected`."""
         return await self.sessions.put(
-            RESPONSES, tenant, record.response["id"], msgspec.msgpack.encode(record)
+            RESPONSES, tenant, record.response["id"], msgspec.msgpack.encode(record), expected=expected
         )
 
     async def delete(self, tenant: str, response_id: str) -> None:

@@ -61,7 +61,7 @@ class ResponseRequest(DrawFields, BookkeepingFields, CacheFields):
     previous_response_id: str | None = Field(None, description="the response that this one goes on from")
     conversation: TextOrObject = Field(None, description="the conversation that this one is a turn of")
     store: bool = Field(True, description="keep the response, to be found and gone on from")
-    background: bool = Field(False, description="false")
+    background: bool = Field(False, description="answer as soon as it is queued, and make it then")
     stream: bool = False
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: int | None = Field(None, ge=1)
@@ -92,8 +92,12 @@ class ResponseRequest(DrawFields, BookkeepingFields, CacheFields):
                 param="conversation",
                 code="conflicting_parameters",
             )
-        if self.background:
-            raise unsupported("background", "responses are made while their client waits")
+        if self.background and not self.store:
+            raise InvalidRequest(
+                "'background' needs 'store': its answer has to be found later.",
+                param="store",
+                code="conflicting_parameters",
+            )
         self._check_stream()
         self._check_prewarm()
         if self.text is not None and self.text.verbosity not in (None, "medium"):

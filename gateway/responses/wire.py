@@ -96,7 +96,7 @@ def ended(finish: Finish | None) -> Wire:
 def failed(wire: Wire, error: ApiError) -> Wire:
     """The same response when it comes to nothing."""
     code = "rate_limit_exceeded" if error.status == 429 else "server_error"
-    code = "invalid_prompt" if error.status < 429 else code
+    code = "invalid_prompt" if error.status == 400 else code
     return {**wire, "status": "failed", "error": {"code": code, "message": error.message}}
 
 
@@ -111,11 +111,20 @@ class ResponseWriter:
         self._prewarmed = prewarmed
         self._numbers = itertools.count()
         self._finish: Finish | None = None
+        self._begun = False
 
     # -- streamed ------------------------------------------------------------------------------------------------------
 
+    def begin(self) -> bytes:
+        """Of a response that has to wait until somebody makes it."""
+        self._begun = True
+        self.wire["status"] = "queued"
+        return self._frames([self._response("response.created"), self._response("response.queued")])
+
     def head(self, _: Generation) -> bytes:
-        return self._frames([self._response("response.created"), self._response("response.in_progress")])
+        created = [] if self._begun else [self._response("response.created")]
+        self.wire["status"] = "in_progress"
+        return self._frames([*created, self._response("response.in_progress")])
 
     def pieces(self, _: int, __: Generation, pieces: Sequence[Piece]) -> bytes:
         events = [event for piece in pieces for event in self._output.add(piece)]
@@ -142,6 +151,10 @@ class ResponseWriter:
     def failed(self, error: ApiError) -> bytes:
         self.wire = failed({**self.wire, "output": self._output.items}, error)
         return self._frames([self._response("response.failed")])
+
+    def cancelled(self) -> None:
+        """There is no event for that."""
+        self.wire = {**self.wire, "status": "cancelled", "output": self._output.items}
 
     # -- whole ---------------------------------------------------------------------------------------------------------
 

@@ -232,7 +232,7 @@ async def test_the_oldest_is_left_out_of_what_is_too_long(start: Start) -> None:
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
         ({"text": {"verbosity": "high"}}, "text.verbosity"),
-        ({"background": True}, "background"),
+        ({"background": True, "store": False}, "store"),
         ({"conversation": "conv_1", "previous_response_id": "resp_1"}, "conversation"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
