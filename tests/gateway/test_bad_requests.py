@@ -502,3 +502,14 @@ async def test_what_asks_for_nothing_more_is_accepted(gateway: Gateway) -> None:
         status, body = await gateway.post(CHAT, {**ENDPOINTS[CHAT], "max_tokens": 2, **change})
         assert status == 200, (change, body)
     await gateway.at_rest()
+
+
+async def test_a_body_of_brackets_is_refused_unread(gateway: Gateway) -> None:
+    async with gateway.client.post(
+        gateway.url + CHAT, data=b'{"messages":[' + b"{}," * 600_000 + b"{}]}"
+    ) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["code"] == "array_above_max_length"
+    code = "{[" * 200_000
+    status, _ = await gateway.post(CHAT, {"model": "nope", "messages": [{"role": "user", "content": code}]})
+    assert status == 404, "texts may hold brackets"
