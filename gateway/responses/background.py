@@ -38,7 +38,7 @@ MOST_RUNNING = 256
 MOST_LOG_BYTES = 32 << 20
 """For the events of those that have ended."""
 LOG_LASTS = 600.0
-BEAT, LIFE = 5.0, 20.0
+BEAT, LIFE = 2.0, 10.0
 """Seconds between two signs of life, and until nobody expects one any more."""
 LAST_WORD = 2.0
 """Seconds for writing down how a response ended when the server stops."""
