@@ -35,7 +35,7 @@ from .diagnostics import Comparisons
 from .event_log import EventLog
 from .items import Item, check_ids, conversation_of, read_items
 from .output import Output
-from .records import History, ResponseRecord, ResponseRecords
+from .records import NO_HISTORY, History, ResponseRecord, ResponseRecords
 from .request import NOT_SERVED, ResponseRequest
 from .tools import read_format, read_tool_choice
 from .wire import ResponseWriter, opening
@@ -59,7 +59,7 @@ class ResponseTurns:
         """What is new, checked. Raises InvalidRequest."""
         if asked.input is None and (history.items or asked.vendor.id is not None):
             return []
-        return read_items(asked.input, self.limits)
+        return read_items(asked.input, self.limits, references=True)
 
     def read(
         self, tenant: str, asked: ResponseRequest, history: History, items: Sequence[Item], response_id: str
@@ -221,7 +221,9 @@ class CreateResponse:
         self.reader.model.check_name(body.model)
         body.check(self.reader.limits)
         history = await self.records.history(tenant, body.previous_response_id, body.conversation_id)
-        new = self.reader.items(body, history)
+        new, known = await self.records.resolve(tenant, self.reader.items(body, history))
+        if history is NO_HISTORY:
+            history = replace(history, known=known)
         if history.conversation is not None:
             check_ids(history.items, new, "input")
         items = [*history.items, *new]
@@ -254,7 +256,9 @@ class CreateResponse:
             model=self.reader.model.id,
             created=caller.created,
         )
-        output = Output(self.reader.model.tokenizer, logprobs=asked.request.wants_logprobs)
+        output = Output(
+            self.reader.model.tokenizer, asked.turn.response_id, logprobs=asked.request.wants_logprobs
+        )
         return ResponseWriter(wire, output, told=ready.ask if tells else None, prewarmed=ready.ask.prewarm)
 
     def ending(

@@ -22,6 +22,7 @@ from ..tools.render import custom_arguments
 Item = dict[str, Any]
 
 BREAKPOINT = "prompt_cache_breakpoint"
+REFERENCE = "item_reference"
 MAX_PARTS = 1024
 ROLES = ("user", "assistant", "system", "developer")
 STATUSES = ("in_progress", "completed", "incomplete")
@@ -38,13 +39,23 @@ _PREFIXES = {
 _NOT_SERVED_PARTS = ("input_image", "input_file", "input_audio")
 
 
-def new_item_id(kind: str) -> str:
-    return f"{_PREFIXES[kind]}_{secrets.token_hex(24)}"
+def new_item_id(kind: str, response_id: str | None = None) -> str:
+    """48 hex digits. Those of an item of an answer begin with those of its response: so it can be found by its id."""
+    if response_id is None:
+        return f"{_PREFIXES[kind]}_{secrets.token_hex(24)}"
+    return f"{_PREFIXES[kind]}_{response_id.partition('_')[2]}{secrets.token_hex(8)}"
 
 
-def read_items(value: object, limits: Limits, param: str = "input") -> list[Item]:
-    """A text, which is a user's message, or an array of items; with ids. Raises InvalidRequest with the path of the first
-    thing that is wrong."""
+def response_of(item_id: str) -> str:
+    """The id of the response that it would be an item of the answer of."""
+    return f"resp_{item_id.rpartition('_')[2][:32]}"
+
+
+def read_items(
+    value: object, limits: Limits, param: str = "input", *, references: bool = False
+) -> list[Item]:
+    """A text, which is a user's message, or an array of items; with ids. With `references` items may stand for others: their
+    type is REFERENCE. Raises InvalidRequest with the path of the first thing that is wrong."""
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     if not isinstance(value, list):
@@ -55,7 +66,9 @@ def read_items(value: object, limits: Limits, param: str = "input") -> list[Item
             param=param,
             code="array_above_max_length",
         )
-    return [_Reader(f"{param}[{i}]", limits).item(item) for i, item in enumerate(value)]
+    return [
+        _Reader(f"{param}[{i}]", limits, references=references).item(item) for i, item in enumerate(value)
+    ]
 
 
 def check_ids(before: Sequence[Item], new: Sequence[Item], param: str) -> None:
@@ -73,8 +86,9 @@ def check_ids(before: Sequence[Item], new: Sequence[Item], param: str) -> None:
 class _Reader:
     """One item, at the path `at`."""
 
-    def __init__(self, at: str, limits: Limits) -> None:
+    def __init__(self, at: str, limits: Limits, *, references: bool) -> None:
         self._at = at
+        self._references = references
         self._limits = limits
 
     def item(self, value: object) -> Item:
@@ -84,6 +98,8 @@ class _Reader:
         kind = given.pop("type", "message" if "role" in given else None)
         if kind is None:
             raise missing(f"{self._at}.type")
+        if kind == REFERENCE and self._references:
+            return self._reference(given)
         read = _READERS.get(kind) if isinstance(kind, str) else None
         if read is None:
             raise unsupported(
@@ -91,6 +107,12 @@ class _Reader:
             )
         item_id = self._label(given.pop("id", None), "id", optional=True) or new_item_id(kind)
         item: Item = {"id": item_id, "type": kind, **read(self, given)}
+        for name in given:
+            raise unknown(f"{self._at}.{name}")
+        return item
+
+    def _reference(self, given: Item) -> Item:
+        item: Item = {"type": REFERENCE, "id": self._label(given.pop("id", None), "id")}
         for name in given:
             raise unknown(f"{self._at}.{name}")
         return item

@@ -22,8 +22,9 @@ Event = tuple[str, dict[str, Any]]
 class Output:
     """`items` are those of the answer so far."""
 
-    def __init__(self, tokenizer: Tokenizer, *, logprobs: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, response_id: str, *, logprobs: bool) -> None:
         self.items: list[Item] = []
+        self._response_id = response_id
         self._tokenizer = tokenizer
         self._logprobs = logprobs
         self._open: Item | None = None
@@ -92,7 +93,12 @@ class Output:
         yield self._of("response.output_text.delta", item, content_index=0, delta=text, logprobs=logprobs)
 
     def _begin_message(self) -> Iterator[Event]:
-        item = {"id": new_item_id("message"), "type": "message", "status": "in_progress", "role": "assistant"}
+        item = {
+            "id": self._new_id("message"),
+            "type": "message",
+            "status": "in_progress",
+            "role": "assistant",
+        }
         yield from self._begin({**item, "content": []})
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         yield self._of("response.content_part.added", self._opened(), content_index=0, part=deepcopy(part))
@@ -100,7 +106,7 @@ class Output:
 
     def _reasoning(self, text: str) -> Iterator[Event]:
         if self._open is None or self._open["type"] != "reasoning":
-            begun = {"id": new_item_id("reasoning"), "type": "reasoning", "status": "in_progress"}
+            begun = {"id": self._new_id("reasoning"), "type": "reasoning", "status": "in_progress"}
             yield from self._begin({**begun, "summary": [], "content": []})
             self._opened()["content"].append({"type": "reasoning_text", "text": ""})
         item = self._opened()
@@ -111,7 +117,7 @@ class Output:
         kind = "function_call" if call.kind == "function" else "custom_tool_call"
         taken = {other["call_id"] for other in self._calls}
         call_id = call.id if call.id is not None and call.id not in taken else new_item_id("call")
-        item: Item = {"id": new_item_id(kind), "type": kind, "status": "in_progress", "call_id": call_id}
+        item: Item = {"id": self._new_id(kind), "type": kind, "status": "in_progress", "call_id": call_id}
         item |= {"name": call.name, "arguments" if kind == "function_call" else "input": ""}
         yield from self._begin(item)
         self._calls.append(item)
@@ -119,6 +125,9 @@ class Output:
     def _arguments(self, call: Item, text: str) -> Event:
         call[_argument(call)] += text
         return self._of(f"response.{_words(call)}.delta", call, delta=text)
+
+    def _new_id(self, kind: str) -> str:
+        return new_item_id(kind, self._response_id)
 
     # -- opening and closing -------------------------------------------------------------------------------------------------
 

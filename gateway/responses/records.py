@@ -14,14 +14,17 @@ import msgspec
 
 from cache.store import ABSENT, Conflict
 
-from ..errors import ApiError
+from ..errors import ApiError, InvalidRequest
 from ..known_ids import KnownIds
 from ..sessions.ids import is_id
 from ..sessions.sessions import Saved, Sessions
-from .items import Item
+from .items import REFERENCE, Item, response_of
 
 RESPONSES = "responses"
 CONVERSATIONS = "conversations"
+
+MOST_READ = 64
+"""Responses that items of one input may be found in."""
 
 ATTEMPTS = 5
 """At a change that others' changes come between."""
@@ -77,6 +80,36 @@ class ResponseRecords:
         if found is None:
             raise _not_found(f"Response with id '{response_id[:100]}' not found.", param)
         return msgspec.msgpack.decode(found.value, type=ResponseRecord)
+
+    async def resolve(self, tenant: str, items: list[Item]) -> tuple[list[Item], KnownIds | None]:
+        """The items with those that others stood for in their place, and the token ids of the turn of the last of these. Most
+        are found in one record: that of the last holds those before it. Raises ApiError 404 for one that there is not."""
+        found: dict[str, Item] = {}
+        known: KnownIds | None = None
+        read = 0
+        for i in range(len(items) - 1, -1, -1):
+            item_id = items[i]["id"]
+            if items[i]["type"] != REFERENCE or item_id in found:
+                continue
+            read += 1
+            if read > MOST_READ:
+                raise InvalidRequest(
+                    f"The input stands for items of more than {MOST_READ} responses.", param=f"input[{i}]"
+                )
+            record = await self._referred(tenant, item_id, f"input[{i}]")
+            known = known or record.known
+            found |= {item["id"]: item for item in record.said() if item["id"] not in found}
+            if item_id not in found:
+                raise _no_item(item_id, f"input[{i}]")
+        return [found[item["id"]] if item["type"] == REFERENCE else item for item in items], known
+
+    async def _referred(self, tenant: str, item_id: str, param: str) -> ResponseRecord:
+        try:
+            return await self.response(tenant, response_of(item_id))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            raise _no_item(item_id, param) from None
 
     async def keep(self, tenant: str, record: ResponseRecord, *, expected: str | None = None) -> Saved:
         """Raises Conflict if it is not of the version `expected`."""
@@ -157,6 +190,10 @@ class ResponseRecords:
                 code="invalid_value",
             )
         return History(record_.said(), record_.known)
+
+
+def _no_item(item_id: str, param: str) -> ApiError:
+    return ApiError(404, f"Item with id '{item_id[:100]}' not found.", param=param)
 
 
 def _not_found(message: str, param: str | None) -> ApiError:

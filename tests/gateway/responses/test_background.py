@@ -233,7 +233,10 @@ class TestElsewhere:
     def run(self) -> Run:
         response = {"id": new_id("resp"), "status": "in_progress", "background": True}
         writer = ResponseWriter(
-            response, Output(Tokenizer.hash(), logprobs=False), told=None, prewarmed=False
+            response,
+            Output(Tokenizer.hash(), str(response["id"]), logprobs=False),
+            told=None,
+            prewarmed=False,
         )
         return Run("t", ResponseRecord(response=response, items=[]), writer, "req")
 

@@ -281,3 +281,63 @@ def test_known_ids_are_of_this_tokenizer_or_none() -> None:
     assert known.begins("abc")
     assert not known.begins("xbc")
     assert not known.begins("a")
+
+
+async def test_an_item_stands_for_one_that_is_kept(start: Start) -> None:
+    """As clients send a conversation again that know the server keeps it; and with the token ids it had."""
+    gateway = await start(FakeEngine(says(hermes("get_weather", ODD))))
+    generated = [*hermes("get_weather", ODD).encode(), END]
+
+    def use(client: OpenAI) -> None:
+        items: Any = [{"role": "user", "content": "go"}]
+        for turn in range(3):
+            response = create(client, input=items, tools=[WEATHER_TOOL])
+            call = response.output[0]
+            result = {"type": "function_call_output", "call_id": call.call_id, "output": f"{turn}C"}
+            items += [{"type": "item_reference", "id": call.id}, result]
+        said = client.responses.input_items.list(response.id, order="asc").data
+        assert [item.type for item in said] == [
+            "message",
+            *("function_call", "function_call_output") * 2,
+        ]
+        client.responses.delete(response.id)
+        with pytest.raises(openai.NotFoundError) as gone:
+            create(client, input=items)
+        assert gone.value.param == "input[5]"
+
+    await with_client(gateway, use)
+    first, second, third = (request.prompt for request in gateway.engine.requests)
+    assert second[: len(first) + len(generated)] == [*first, *generated]
+    assert third[: len(second) + len(generated)] == [*second, *generated]
+
+
+async def test_an_item_stands_for_none_of_another_tenant_and_for_none_that_never_was(start: Start) -> None:
+    gateway = await start(FakeEngine(says("Hello.")), http={"api_keys": ("sk-a", "sk-b")})
+
+    def use(client: OpenAI) -> None:
+        mine = create(client.with_options(api_key="sk-a")).output[0].id
+        other = client.with_options(api_key="sk-b")
+        for id_ in (mine, mine[:-1] + ("0" if mine[-1] != "0" else "1"), "msg_1", "x"):
+            for asking in (other, client.with_options(api_key="sk-a")):
+                if (id_, asking.api_key) != (mine, "sk-a"):
+                    with pytest.raises(openai.NotFoundError):
+                        create(asking, input=[{"type": "item_reference", "id": id_}])
+        with pytest.raises(openai.BadRequestError):
+            client.with_options(api_key="sk-a").conversations.create(
+                items=[{"type": "item_reference", "id": mine}]
+            )
+
+    await with_client(gateway, use)
+
+
+async def test_items_of_too_many_responses_are_refused(start: Start) -> None:
+    gateway = await start(FakeEngine(says("Hello.")))
+
+    def use(client: OpenAI) -> None:
+        ids = [create(client).output[0].id for _ in range(65)]
+        items: Any = [{"type": "item_reference", "id": id_} for id_ in ids]
+        assert create(client, input=items[:64]).status == "completed"
+        with pytest.raises(openai.BadRequestError):
+            create(client, input=items)
+
+    await with_client(gateway, use)
