@@ -506,7 +506,7 @@ async def test_what_asks_for_nothing_more_is_accepted(gateway: Gateway) -> None:
 
 async def test_a_body_of_brackets_is_refused_unread(gateway: Gateway) -> None:
     async with gateway.client.post(
-        gateway.url + CHAT, data=b'{"messages":[' + b"{}," * 600_000 + b"{}]}"
+        gateway.url + CHAT, data=io.BytesIO(b'{"messages":[' + b"{}," * 600_000 + b"{}]}")
     ) as response:
         assert response.status == 400
         assert (await response.json())["error"]["code"] == "array_above_max_length"
