@@ -5,7 +5,7 @@ from __future__ import annotations
 from .conftest import Serve
 from .server import Server
 
-PUBLIC = {"/health/live", "/health/ready"}
+PUBLIC = {"/health", "/health/live", "/health/ready"}
 UNLISTED = [
     ("GET", "/docs"),
     ("GET", "/openapi.json"),

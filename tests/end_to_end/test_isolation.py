@@ -132,7 +132,7 @@ def test_why_a_prompt_missed_says_nothing_of_anothers_pages(town: Town) -> None:
     town.ask("alice", other)
     flushed = town.server.post("/v1/caches/flush", {"scope": {"tenant": "acme"}}, key=town.keys["alice"])
     assert flushed.status == 200
-    assert flushed.json()["pages"] > 0
+    assert sum(flushed.json()["pages"].values()) > 0
     assert not town.hits("alice", other)
     reason = town.ask("eve", other).headers["x-cache"].rpartition("reason=")[2]
     assert reason in {"cold", "partial_hit"}
