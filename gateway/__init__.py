@@ -4,7 +4,8 @@ Coming up        `__main__` (command line) · `serve` · `options`, `config`, `k
                  · `app` (composition root) · `server` (socket, signals, drain) · `lifecycle` · `connection`
 Around requests  `routes` · `middleware` (id, log line, errors, deadline) · `auth`, `key_store`, `key_watch`, `tenants`, `tenant_file`
                  · `browsers` (Host, Origin, CORS) · `caller` · `errors` · `log` · `body` · `sse`
-On the way down  `openai/` (wire models and handlers) · `conversation`, `turns` (one answer, in nobody's dialect)
+On the way down  `openai/`, `responses/`, `anthropic/` (wire models and handlers) · `paging`
+                 · `conversation`, `turns` (one answer, in nobody's dialect)
                  · `prompts`, `text_threads` (tokenising off the loop) · `splicing`, `known_ids`, `spoken` (the ids of the turn
                  before) · `chat_template`,
                  `message_adapter`, `template_sandbox` · `tokenizer`, `special_tokens` · `tools/` (what may be called)
@@ -20,7 +21,7 @@ Commands         `pull` · `keys_cli` · `chat_cli` · `bench` · `doctor` · `a
 Rules that show on the wire
 ---------------------------
 * A field that is unknown or not served is a 400 naming it; only fields that change no answer are accepted and unused
-  (`user`, `metadata`, `safety_identifier`, `store: false`, `service_tier: auto`). `null` is absent.
+  (`user`, `metadata`, `safety_identifier`, `service_tier: auto`). `null` is absent.
 * A prompt alone longer than the context, and a prompt plus an explicit `max_tokens` longer than it, are 400
   `context_length_exceeded`. Without `max_tokens` a chat may use what is left, a completion 16 of it.
 * The token that ends an answer is counted in `usage` and not shown; with a stop string the count goes up to the token that

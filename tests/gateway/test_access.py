@@ -23,7 +23,12 @@ def bearer(key: str | None) -> dict[str, str]:
 
 def every_route(app: web.Application) -> list[tuple[str, str]]:
     return [
-        (route.method, route.resource.canonical.replace("{model}", "toy").replace("{id}", "cache_0"))
+        (
+            route.method,
+            route.resource.canonical.replace("{model}", "toy")
+            .replace("{id}", "cache_0")
+            .replace("{item_id}", "item_0"),
+        )
         for route in app.router.routes()
         if route.resource is not None and route.method != "HEAD"
     ]
@@ -96,7 +101,7 @@ async def test_unknown_routes_and_methods_are_json(gateway: Gateway) -> None:
         "unknown_url",
         {"message", "type", "param", "code"},
     )
-    async with gateway.client.get(gateway.url + "/v1/chat/completions") as response:
+    async with gateway.client.get(gateway.url + "/v1/completions") as response:
         assert (response.status, response.headers["Allow"]) == (405, "POST")
         assert (await response.json())["error"]["code"] == "method_not_allowed"
 
