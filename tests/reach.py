@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 
+_CONTAINERS = (dict, list, tuple, set, frozenset)
 _NO_STATE = (type, ModuleType, FunctionType, BuiltinFunctionType, FrameType)
 
 
@@ -20,7 +21,10 @@ def reach(*roots: object) -> int:
             continue
         seen.add(id(thing))
         count += 1
-        if isinstance(thing, dict | list | tuple | set | frozenset):
+        if isinstance(thing, _CONTAINERS):
             count += len(thing)
-        left += [each for each in gc.get_referents(thing) if gc.is_tracked(each)]
+        # of containers also those that hold nothing but numbers and texts, which the collector leaves alone
+        left += [
+            each for each in gc.get_referents(thing) if gc.is_tracked(each) or isinstance(each, _CONTAINERS)
+        ]
     return count

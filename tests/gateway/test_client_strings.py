@@ -48,7 +48,7 @@ async def test_what_clients_make_up_does_not_add_up(start: Start, monkeypatch: p
     monkeypatch.setattr(Most.__init__, "__defaults__", (4,))
     gateway = await start(limits={"explain_bytes": 20_000})
     sizes: list[int] = []
-    for turn in range(5):
+    for turn in range(8):
         for first in range(0, TURN, CONCURRENT):
             await asyncio.gather(*[ask(gateway, turn * TURN + first + i) for i in range(CONCURRENT)])
         await gateway.at_rest()
@@ -62,4 +62,5 @@ async def test_what_clients_make_up_does_not_add_up(start: Start, monkeypatch: p
             remembered.clear()
         gc.collect()
         sizes.append(reach(gateway.app, gateway.app[DESK]))
-    assert max(sizes) - min(sizes) < 2 * TURN, sizes  # an item for each request would be 4 * TURN
+    growth = (sum(sizes[-3:]) - sum(sizes[:3])) / 3  # connections come and go
+    assert growth < 2.5 * TURN, sizes  # an item for each request would be 5 * TURN
