@@ -76,12 +76,12 @@ def pressure(server: Server, directory: Path) -> None:
 
 def flush(server: Server, directory: Path) -> None:
     reply = server.post("/v1/caches/flush", {"scope": {"tenant": "local"}})
-    assert (reply.status, reply.json()["pages"] > 0) == (200, True)
+    assert (reply.status, sum(reply.json()["pages"].values()) > 0) == (200, True)
 
 
 def flush_group(server: Server, directory: Path) -> None:
     reply = server.post("/v1/caches/flush", {"scope": {"prompt_cache_key": "one"}})
-    assert (reply.status, reply.json()["pages"] > 0) == (200, True)
+    assert (reply.status, sum(reply.json()["pages"].values()) > 0) == (200, True)
 
 
 def age(server: Server, directory: Path) -> None:
