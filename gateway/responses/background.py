@@ -48,7 +48,7 @@ CANCEL_TAKES, LOOK = 3.0, 0.05
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A response on its way, or lately ended. `version` is that of its record."""
+    """A response on its way. `version` is that of its record."""
 
     tenant: str
     record: ResponseRecord
@@ -60,7 +60,7 @@ class Run:
     going: bool = False
     unwanted: bool = False
     """It is to end, for whatever reason."""
-    ended: float | None = None
+    ended: bool = False
     task: asyncio.Task[None] | None = None
 
 
@@ -75,6 +75,8 @@ class Background:
         self._bulletin = bulletin
         self._me = secrets.token_hex(8)
         self._runs: dict[tuple[str, str], Run] = {}
+        self._logs: dict[tuple[str, str], tuple[float, EventLog]] = {}
+        """Of those that have ended, and when, the first first."""
         self._begun = asyncio.Event()
         if bulletin is not None:
             bulletin.follow(CANCEL_TOPIC, self._hear)
@@ -83,7 +85,7 @@ class Background:
 
     def open(self) -> ExitStack:
         """What a run holds as long as it lasts; more may be added. Raises Overloaded or ServerStopping."""
-        if sum(run.ended is None for run in self._runs.values()) >= MOST_RUNNING:
+        if len(self._runs) >= MOST_RUNNING:
             raise Overloaded("Too many responses are being made in the background.")
         stack = ExitStack()
         stack.enter_context(self._lifecycle.work())
@@ -99,7 +101,6 @@ class Background:
             await self.note(run)
             queued = dict(run.writer.wire)
             held = holding.pop_all()
-        self._purge()
         self._runs[run.tenant, queued["id"]] = run
         run.task = asyncio.create_task(self._make(run, work), name=f"response {queued['id']}")
         run.task.add_done_callback(lambda _: held.close())
@@ -131,8 +132,12 @@ class Background:
         except Exception as error:  # noqa: BLE001 - the last place where a fault can still become an answer
             await self._fail(run, error)
         finally:
-            run.ended = time.monotonic()
+            run.ended = True
             run.log.end()
+            key = run.tenant, run.writer.wire["id"]
+            del self._runs[key]
+            self._logs[key] = time.monotonic(), run.log
+            self._purge()
 
     async def _fail(self, run: Run, error: Exception) -> None:
         last = run.writer.failed(explain(error, run.request_id))
@@ -152,8 +157,9 @@ class Background:
     def log(self, tenant: str, response_id: str) -> EventLog | None:
         """Its events, if this server makes it or has made it lately."""
         self._purge()
-        run = self._runs.get((tenant, response_id))
-        return None if run is None else run.log
+        key = tenant, response_id
+        run, ended = self._runs.get(key), self._logs.get(key)
+        return run.log if run is not None else None if ended is None else ended[1]
 
     async def seen(self, tenant: str, record: ResponseRecord) -> dict[str, Any]:
         """The response as it stands: one whose server is gone has failed."""
@@ -165,7 +171,7 @@ class Background:
     async def cancel(self, tenant: str, response_id: str) -> dict[str, Any]:
         """The response when it has ended, or as it stands if that takes too long. Raises ApiError as `response` does."""
         run = self._runs.get((tenant, response_id))
-        if run is not None and run.ended is None:
+        if run is not None:
             self._cancel(run)
         elif self._bulletin is not None:
             self._bulletin.tell(CANCEL_TOPIC, f"{response_id} {tenant}".encode())
@@ -179,7 +185,7 @@ class Background:
     def forget(self, tenant: str, response_id: str) -> None:
         """It was deleted: nobody will know how it ended."""
         run = self._runs.get((tenant, response_id))
-        if run is not None and run.ended is None:
+        if run is not None:
             self._cancel(run)
 
     # -- living --------------------------------------------------------------------------------------------------------
@@ -191,15 +197,16 @@ class Background:
         finally:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
-            for run in self._runs.values():
+            runs = list(self._runs.values())
+            for run in runs:
                 _end(run)
-            await asyncio.gather(*[run.task for run in self._runs.values() if run.task is not None])
+            await asyncio.gather(*[run.task for run in runs if run.task is not None])
 
     async def _beat(self) -> None:
         while True:
             await self._begun.wait()
             await asyncio.sleep(BEAT)
-            if any(run.ended is None for run in self._runs.values()):
+            if self._runs:
                 await self._sign_of_life()
             else:
                 self._begun.clear()
@@ -211,8 +218,7 @@ class Background:
     async def _alive(self, tenant: str, record: ResponseRecord) -> bool:
         """Whether somebody still makes it, as far as anybody can know."""
         if record.owner == self._me:
-            run = self._runs.get((tenant, record.response["id"]))
-            return run is not None and run.ended is None
+            return (tenant, record.response["id"]) in self._runs
         try:
             return await self._sessions.get(SERVERS, NOBODY, record.owner) is not None
         except ApiError:
@@ -226,22 +232,22 @@ class Background:
     def _hear(self, note: bytes) -> None:
         response_id, _, tenant = note.decode(errors="replace").partition(" ")
         run = self._runs.get((tenant, response_id))
-        if run is not None and run.ended is None:
+        if run is not None:
             self._cancel(run)
 
     def _purge(self) -> None:
-        """The logs of those that ended long ago, and the oldest of too many."""
-        done = sorted((run.ended, key) for key, run in self._runs.items() if run.ended is not None)
-        nbytes = sum(self._runs[key].log.nbytes for _, key in done)
-        for ended, key in done:
+        """The logs of those that ended long ago, and the oldest of too many, go."""
+        nbytes = sum(log.nbytes for _, log in self._logs.values())
+        for key, (ended, log) in list(self._logs.items()):
             if nbytes <= MOST_LOG_BYTES and ended > time.monotonic() - LOG_LASTS:
                 break
-            nbytes -= self._runs.pop(key).log.nbytes
+            nbytes -= log.nbytes
+            del self._logs[key]
 
 
 def _end(run: Run) -> None:
     """Once: a second time would come between its last words. A task that is cancelled before it has begun never says any."""
-    if not run.unwanted and run.ended is None:
+    if not run.unwanted and not run.ended:
         run.unwanted = True
         if run.going and run.task is not None:
             run.task.cancel()

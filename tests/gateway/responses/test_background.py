@@ -207,6 +207,25 @@ async def test_a_server_that_stops_ends_them_as_failed(start: Start) -> None:
     ]
 
 
+async def test_the_events_of_those_that_ended_are_bounded(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_LOG_BYTES", 15_000)
+    gateway = await start(FakeEngine(says("Hello.")))
+    made = []
+    for _ in range(3):
+        _, queued = await gateway.post(AT, LATER)
+        await until(gateway, queued["id"], "completed")
+        made.append(queued["id"])
+    await gateway.at_rest()
+    found = []
+    for id_ in made:
+        async with gateway.client.get(f"{gateway.url}{AT}/{id_}?stream=true") as response:
+            await response.read()
+            found.append(response.status)
+    assert found == [400, 200, 200], "the oldest goes first"
+
+
 class Board:
     """A bulletin of servers in one process."""
 
