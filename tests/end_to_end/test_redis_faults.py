@@ -21,7 +21,7 @@ from .server import Reply, Server
 from .traffic import MODEL, chat, check, eventually, http, words
 
 CLIENTS = 4
-BEFORE, DURING, AFTER = 1.0, 2.5, 0.5
+BEFORE, DURING, AFTER = 0.4, 1.6, 0.3
 """Seconds of load without the event, with it, and when all is well again."""
 ADDED = 0.25
 """Seconds that an event may add, once to each client."""

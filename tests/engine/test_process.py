@@ -725,7 +725,7 @@ async def test_what_is_asked_of_the_cache_is_answered_between_steps() -> None:
         assert tenant.bytes["device"] > 0
         assert engine.counters.cache.entries == 1
         flushed = await engine.flush_cache(FlushScope(tenant="t"))
-        assert (flushed.tokens, flushed.entries) == (42, 1)
+        assert (flushed.tokens, flushed.entries) == ({"device": 42, "host": 0}, 1)
         assert (await engine.look_up(one.prompt, namespace=b"n")).device == 0
         busy.abort()
 
