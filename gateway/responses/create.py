@@ -122,12 +122,13 @@ class ResponseTurns:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request with all that belongs to it. `items` are all that is said, `new` of them by this request."""
+    """A request with all that belongs to it. `items` are all that is said, but for what is left out of it; `new` is what this
+    request says."""
 
     request: ResponseRequest
     history: History
     items: list[Item]
-    new: int
+    new: list[Item]
     turn: Turn
 
 
@@ -230,7 +231,7 @@ class CreateResponse:
         if not items and body.instructions is None and body.vendor.id is None:
             raise InvalidRequest("There is nothing to answer: 'input' is empty.", param="input")
         turn = self.reader.read(tenant, body, history, items, new_id("resp"))
-        return Asked(body, history, items, len(new), turn)
+        return Asked(body, history, items, new, turn)
 
     async def prepare(self, caller: Caller, asked: Asked) -> tuple[Asked, Prepared]:
         """With `truncation: auto` the oldest items are left out until the rest fits."""
@@ -302,10 +303,9 @@ class CreateResponse:
         kept = True
         conversation = asked.history.conversation
         if conversation is not None:
-            new = asked.items[len(asked.items) - asked.new :] if asked.new else []
             changed = structs.replace(
                 conversation,
-                items=[*conversation.items, *new, *record.response["output"]],
+                items=[*conversation.items, *asked.new, *record.response["output"]],
                 known=record.known,
             )
             kept = (

@@ -341,3 +341,17 @@ async def test_items_of_too_many_responses_are_refused(start: Start) -> None:
             create(client, input=items)
 
     await with_client(gateway, use)
+
+
+async def test_what_was_left_out_of_a_prompt_stays_in_the_conversation(start: Start) -> None:
+    gateway = await start(FakeEngine(says("Hello.")))
+    context = gateway.engine.info.max_model_len  # type: ignore[union-attr]
+    items: Any = [{"role": "user", "content": f"{i:03} " + "x" * (context // 12)} for i in range(20)]
+
+    def use(client: OpenAI) -> list[str]:
+        conversation = client.conversations.create()
+        create(client, conversation=conversation.id, input=items, truncation="auto")
+        kept = client.conversations.items.list(conversation.id, limit=100, order="asc")
+        return [item.content[0].text[:3] for item in kept]  # type: ignore[union-attr]
+
+    assert await with_client(gateway, use) == [f"{i:03}" for i in range(20)] + ["Hel"]
